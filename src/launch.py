@@ -1,0 +1,82 @@
+"""Start a script: compose its configuration and turn every error that the user can fix into one line."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException, InstantiationException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from oblr.errors import SettingError, StaleEngineError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def newest_run(runs: str) -> str:
+    """The run folder below ``runs`` whose checkpoint was written last."""
+    checkpoints = sorted(Path(runs).glob("*/checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime)
+    if not checkpoints:
+        raise SettingError("ckpt_path", f"no run below {runs} has a checkpoint to resume", "start without ckpt_path")
+    return str(checkpoints[-1].parent.parent)
+
+
+#: Tells the processes that a run starts on the other devices of its node where its folder is.
+RUN_FOLDER = "OBLR_RUN_FOLDER"
+
+
+def run_folder(runs: str, ckpt_path: str | None) -> str:
+    """A new folder below ``runs``, or the newest one with a checkpoint where that is to be resumed."""
+    if RUN_FOLDER in os.environ:
+        return os.environ[RUN_FOLDER]
+    return newest_run(runs) if ckpt_path == "last" else f"{runs}/{datetime.now():%Y-%m-%d_%H-%M-%S}"
+
+
+def launch(config_name: str, task: Callable[[DictConfig], None]) -> None:
+    """Run ``task`` on the configuration ``conf/<config_name>.yaml`` with the command line's overrides.
+
+    Exits with status 2 and one line on the terminal for whatever the user can fix; other errors are raised.
+    """
+    OmegaConf.register_new_resolver("root", lambda: str(ROOT))
+    OmegaConf.register_new_resolver("product", lambda a, b: a * b)
+    OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing a page
+
+    @functools.wraps(task)
+    def guarded(cfg: DictConfig) -> None:
+        with one_line_errors():
+            task(cfg)
+
+    with one_line_errors():
+        hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name=config_name)(guarded)()
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Print what the user can fix in one line and exit with status 2."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, SettingError, StaleEngineError) as error:
+        line = _one_line(error)
+        if line is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _one_line(error: BaseException) -> str | None:
+    """What to tell the user; None where the fault is the program's own."""
+    causes = [error]
+    while causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    for cause in causes:
+        if isinstance(cause, SettingError | StaleEngineError):
+            return str(cause)
+    if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
+        return None
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

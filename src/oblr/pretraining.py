@@ -1,0 +1,121 @@
+"""Make a small base model from nothing: tokenizer, random Qwen3, next-token training on a synthetic corpus."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+END, PAD = "<|endoftext|>", "<|pad|>"
+#: Single digits, words with their punctuation, operators with their spaces, white space, anything else.
+PIECES = r"\d| ?[A-Za-z]+[:.]?| ?[-+=] ?|\s+|."
+
+Example = tuple[str, str, bool]  # prompt, response, whether end-of-text follows
+
+
+def train_tokenizer(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE: every text can be encoded, and the frequent pieces of ``texts`` are one token each."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+
+
+class CorpusDataset(IterableDataset):
+    """Batches of tokenized examples, right-padded; labels are ``-100`` on prompts and padding."""
+
+    def __init__(self, corpus: Iterator[Example], tokenizer: Any, batch_size: int, max_tokens: int):
+        self.corpus, self.tokenizer = corpus, tokenizer
+        self.batch_size, self.max_tokens = batch_size, max_tokens
+
+    def _encode(self, example: Example) -> tuple[list[int], list[int]]:
+        prompt, response, ends = example
+        prompt_ids = self.tokenizer.encode(prompt)
+        response_ids = self.tokenizer.encode(response) + [self.tokenizer.eos_token_id] * ends
+        ids = (prompt_ids + response_ids)[: self.max_tokens]
+        return ids, ([-100] * len(prompt_ids) + response_ids)[: self.max_tokens]
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        while batch := [self._encode(example) for example in islice(self.corpus, self.batch_size)]:
+            width = max(len(ids) for ids, _ in batch)
+            pad = self.tokenizer.pad_token_id
+            yield {
+                "input_ids": torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in batch]),
+                "labels": torch.tensor([labels + [-100] * (width - len(labels)) for _, labels in batch]),
+            }
+
+
+class PretrainModule(L.LightningModule):
+    """Next-token training with AdamW and a one-cycle cosine rate.
+
+    Args:
+        corpus: the training examples, an endless iterator.
+        tokenizer_examples: how many of them train the tokenizer.
+        vocab_size: tokenizer size (at least 258: bytes and two special tokens).
+        architecture: fields of ``Qwen3Config``.
+        batch_size: sequences per step.  max_tokens: longest sequence, longer ones are cut.
+        lr: peak learning rate.  steps: length of the schedule.
+    """
+
+    def __init__(
+        self,
+        corpus: Iterator[Example],
+        tokenizer_examples: int,
+        vocab_size: int,
+        architecture: dict[str, Any],
+        batch_size: int,
+        max_tokens: int,
+        lr: float,
+        steps: int,
+    ):
+        super().__init__()
+        texts = (prompt + response for prompt, response, _ in islice(corpus, tokenizer_examples))
+        self.tokenizer = train_tokenizer(texts, vocab_size)
+        config = Qwen3Config(
+            vocab_size=len(self.tokenizer),
+            eos_token_id=self.tokenizer.eos_token_id,
+            pad_token_id=self.tokenizer.pad_token_id,
+            bos_token_id=None,
+            **architecture,
+        )
+        self.model = Qwen3ForCausalLM(config).train()
+        self.corpus, self.batch_size, self.max_tokens = corpus, batch_size, max_tokens
+        self.lr, self.steps = lr, steps
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(CorpusDataset(self.corpus, self.tokenizer, self.batch_size, self.max_tokens), batch_size=None)
+
+    def training_step(self, batch: dict[str, Tensor], _: int) -> Tensor:
+        loss = self.model(**batch).loss
+        self.log("pretrain/loss", loss, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr, weight_decay=0.01, betas=(0.9, 0.98))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.lr, total_steps=self.steps, pct_start=0.05
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def export(self, folder: Path) -> None:
+        """Write model and tokenizer in Hugging Face format (safetensors, float32)."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
