@@ -1,0 +1,57 @@
+"""Accuracy on problems that are never trained on."""
+
+from dataclasses import replace
+
+import torch
+from lightning import LightningModule, Trainer
+
+from callbacks.observer import Observer, rollout_data
+from oblr.metrics.accuracy import Interval, ProblemAccuracy
+from oblr.policy import PolicyModule
+from oblr.types import RolloutBatch, Sampling
+
+
+class HeldOutEvaluation(Observer):
+    """Greedy and sampled accuracy with 95 % intervals, before the first step, every so many, and after the last.
+
+    The engine has just been given the policy's weights when a batch arrives, so it is the policy that is evaluated.
+
+    Args:
+        every: steps between evaluations.
+        samples: responses per problem of the sampled accuracy, at the training temperature.
+        seed: of the sampling, the same at every evaluation.
+    """
+
+    def __init__(self, every: int, samples: int = 4, seed: int = 0):
+        self.every, self.samples, self.seed = every, samples, seed
+
+    def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
+        if trainer.current_epoch % self.every == 0:
+            with policy.clock.phase("evaluation"):
+                self.evaluate(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        rollout_data(trainer).sync()
+        self.evaluate(trainer)
+
+    def evaluate(self, trainer: Trainer) -> None:
+        sampled = replace(rollout_data(trainer).sampling, n=self.samples)
+        results = {
+            "greedy": self.accuracy(trainer, replace(sampled, n=1, temperature=0.0)),
+            "sampled": self.accuracy(trainer, sampled),
+        }
+        if trainer.logger is not None:
+            metrics = {
+                f"eval/{kind}_{end}": value
+                for kind, interval in results.items()
+                for end, value in zip(("accuracy", "low", "high"), interval, strict=True)
+            }
+            trainer.logger.log_metrics(metrics, step=trainer.current_epoch)
+
+    def accuracy(self, trainer: Trainer, sampling: Sampling) -> Interval:
+        data = rollout_data(trainer)
+        share = data.held_out[trainer.global_rank :: trainer.world_size]
+        rollouts = data.rollouts(share, sampling, self.seed)
+        metric = ProblemAccuracy()  # gathers the shares of all ranks
+        metric.update(torch.tensor([rollout.reward for rollout in rollouts]).view(-1, sampling.n))
+        return metric.compute()

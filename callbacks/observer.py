@@ -1,0 +1,46 @@
+"""What every callback of a run builds on: it sees rollouts before, and a report after, each step.
+
+Observers change neither parameters, learning rate nor data: a run with all of them removed ends with the same bits.
+"""
+
+from typing import Any, cast
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.tensorboard import SummaryWriter
+
+from oblr.policy import PolicyModule
+from oblr.rollout.datamodule import RolloutDataModule
+from oblr.types import RolloutBatch, StepReport
+
+
+class Observer(Callback):
+    """Override :meth:`on_rollouts` or :meth:`on_step`."""
+
+    def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
+        """The engine, in sync with ``policy``, has sampled ``batch``; the step comes next."""
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        """The step has been taken."""
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        self.on_rollouts(trainer, cast(PolicyModule, pl_module), batch)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        self.on_step(trainer, cast(PolicyModule, pl_module), outputs["report"])
+
+
+def rollout_data(trainer: Trainer) -> RolloutDataModule:
+    """The run's data module."""
+    return cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
+
+
+def tensorboard(trainer: Trainer) -> SummaryWriter | None:
+    """The run's TensorBoard writer; None without that logger, and on all ranks but the first."""
+    if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero:
+        return trainer.logger.experiment
+    return None

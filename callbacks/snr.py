@@ -1,0 +1,44 @@
+"""The gradient's signal-to-noise ratio by every estimator, whatever the schedule uses."""
+
+from typing import Any
+
+from lightning import Trainer
+
+from callbacks.observer import Observer
+from oblr.policy import PolicyModule
+from oblr.schedules.snr import SNREstimates, shrinkage
+from oblr.types import StepReport
+
+#: Stands for infinity, which TensorBoard does not draw.
+LARGE = 1e6
+
+
+class SNRMonitor(Observer):
+    """Logs moments, SNR, noise scale, and the factor of ``η₀`` that each estimator gives.
+
+    Args:
+        decay: of the moving averages behind the ``ema`` estimate.
+    """
+
+    def __init__(self, decay: float = 0.9):
+        self.estimates = SNREstimates(decay)
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        moments = report.moments
+        snr = self.estimates.update(moments)
+        policy.log_dict(
+            {
+                "snr/M1": moments.mean_square,
+                "snr/M2": moments.square_mean,
+                "snr/noise": moments.noise,
+                "snr/noise_scale": min(moments.noise_scale, LARGE),
+                **{f"snr/{name}": min(value, LARGE) for name, value in snr.items()},
+                **{f"snr/factor_{name}": shrinkage(moments.n_groups * value) for name, value in snr.items()},
+            }
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.estimates.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.estimates.load_state_dict(state_dict)

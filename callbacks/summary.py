@@ -1,0 +1,85 @@
+"""What a run did, on one screen and in one picture, read back from its TensorBoard events."""
+
+from pathlib import Path
+
+import rich
+from lightning import LightningModule, Trainer
+from matplotlib.figure import Figure
+from rich.table import Table
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from callbacks.observer import Observer, tensorboard
+
+Curve = tuple[list[int], list[float]]
+
+
+class Summary(Observer):
+    """Draws ``summary.png`` into the run folder at the end of training and prints a table."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        writer = tensorboard(trainer)
+        if writer is None:
+            return
+        writer.flush()
+        curves = read_curves(Path(writer.log_dir))
+        picture = Path(trainer.default_root_dir) / "summary.png"
+        draw(curves, picture)
+        rich.print(summary_table(curves))
+        rich.print(f"picture     {picture}")
+
+
+def read_curves(folder: Path) -> dict[str, Curve]:
+    """All scalars of a TensorBoard folder: name → (steps, values)."""
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: ([event.step for event in events.Scalars(tag)], [event.value for event in events.Scalars(tag)])
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def summary_table(curves: dict[str, Curve]) -> Table:
+    """First and last value of the curves that tell whether a run worked."""
+    table = Table("", "first", "last", title="summary")
+    for kind in ("sampled", "greedy"):
+        if f"eval/{kind}_accuracy" in curves:
+            ends = [curves[f"eval/{kind}_{end}"][1] for end in ("accuracy", "low", "high")]
+            cells = [f"{mean:.1%}  [{low:.1%}, {high:.1%}]" for mean, low, high in (zip(*ends, strict=True))]
+            table.add_row(f"held-out accuracy, {kind}", cells[0], cells[-1])
+    for label, tag in (
+        ("training reward", "train/reward"),
+        ("response length", "rollout/length"),
+        ("SNR (debiased)", "snr/debiased"),
+        ("learning rate", "train/lr"),
+        ("gradient norm per sample", "gradnorm/mean"),
+        ("largest log-prob gap", "rollout/logprob_gap_max"),
+    ):
+        if tag in curves:
+            values = curves[tag][1]
+            table.add_row(label, f"{values[0]:.3g}", f"{values[-1]:.3g}")
+    return table
+
+
+def draw(curves: dict[str, Curve], path: Path) -> None:
+    """Reward, SNR, learning rate and gradient norms against the step."""
+    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True)
+    panels = (
+        ("reward", {"train/reward": "training reward", "eval/sampled_accuracy": "held-out accuracy"}, "linear"),
+        ("N·SNR / (1 + N·SNR)", {f"snr/factor_{name}": name for name in ("plug_in", "debiased", "ema")}, "linear"),
+        ("learning rate η", {"train/lr": "η"}, "linear"),
+        ("gradient norms", {"gradnorm/mean": "mean ‖∇log π‖ per sample", "snr/M1": "‖ĝ‖²"}, "log"),
+    )
+    for axis, (title, tags, scale) in zip(axes.flat, panels, strict=True):
+        for tag, label in tags.items():
+            if tag in curves:
+                axis.plot(*curves[tag], label=label, marker="o" if tag.startswith("eval/") else None)
+        if "eval/sampled_accuracy" in tags and "eval/sampled_low" in curves:
+            steps, low = curves["eval/sampled_low"]
+            axis.fill_between(steps, low, curves["eval/sampled_high"][1], alpha=0.2, color="C1")
+        axis.set(title=title, yscale=scale)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    for axis in axes[1]:
+        axis.set_xlabel("step")
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,28 @@
+"""Tokens per second and seconds per phase."""
+
+import time
+
+from lightning import LightningModule, Trainer
+
+from callbacks.observer import Observer
+from oblr.policy import PolicyModule
+from oblr.types import StepReport
+
+
+class Throughput(Observer):
+    """Logs ``time/<phase>`` and ``time/step`` in seconds, and response tokens per second of the whole step."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.start = time.perf_counter()
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        seconds = time.perf_counter() - self.start
+        phases = policy.clock.reset()
+        tokens = report.batch.lengths.sum().item() * trainer.world_size
+        policy.log_dict(
+            {
+                **{f"time/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},
+                "time/step": seconds,
+                "throughput/tokens_per_second": tokens / seconds,
+            }
+        )

@@ -1,0 +1,24 @@
+"""GRPO's group normalisation (Shao et al. 2024, arXiv 2402.03300)."""
+
+from torch import Tensor
+
+
+class GroupMeanStdBaseline:
+    """``A_i = (R_i − mean R) / (std R + ε)`` over the group, own sample included.
+
+    Biased: the mean contains ``R_i`` (advantages shrink by 1 − 1/G) and the division weights prompts by difficulty.
+    A group of equal rewards has zero advantages.
+
+    Args:
+        epsilon: added to the standard deviation (of the group as a population).
+    """
+
+    needs_norms = False
+    leave_one_out = False
+
+    def __init__(self, epsilon: float = 1e-6):
+        self.epsilon = epsilon
+
+    def __call__(self, rewards: Tensor, weights: Tensor) -> Tensor:
+        centred = rewards - rewards.mean(1, keepdim=True)
+        return centred / (rewards.std(1, correction=0, keepdim=True) + self.epsilon)

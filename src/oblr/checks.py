@@ -1,0 +1,121 @@
+"""What can be wrong with a run's settings and is cheap to find out, before a model loads or a file is written."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from oblr.baselines.base import Baseline
+from oblr.errors import SettingError
+from oblr.model import load_config
+from oblr.schedules.base import Schedule
+
+
+def check_machine(gpus: int, gpu_memory_gib: float) -> None:
+    """Whether this machine has the GPUs that the experiment is written for."""
+    found = torch.cuda.device_count()
+    if found < gpus:
+        raise SettingError(
+            "requires.gpus",
+            f"this experiment is written for {gpus} GPUs, and here are {found}",
+            "run it where they are",
+        )
+    for i in range(gpus):
+        memory = torch.cuda.get_device_properties(i).total_memory / 2**30
+        if memory < 0.95 * gpu_memory_gib:  # vendors count in powers of ten, and drivers keep a share
+            raise SettingError(
+                "requires.gpu_memory_gib",
+                f"this experiment is written for {gpu_memory_gib:g} GiB a GPU, and GPU {i} has {memory:.0f}",
+                "use larger GPUs or a smaller policy",
+            )
+
+
+def check_policy(path: str, max_model_len: int) -> PretrainedConfig:
+    """Whether the policy is a causal LM whose context holds what the engine may produce; returns its configuration."""
+    config = load_config(path)
+    context = getattr(config, "max_position_embeddings", None)
+    if context is not None and max_model_len > context:
+        raise SettingError(
+            "rollout.max_model_len", f"{max_model_len} tokens exceed the policy's context of {context}", "lower it"
+        )
+    return config
+
+
+def check_folder(folder: Path, joining: bool) -> None:
+    """Make the run folder; refuse one that holds a run already, unless this process resumes it or is part of it."""
+    if not joining and (folder / "run.json").exists():
+        raise SettingError(
+            "paths.output_dir",
+            f"{folder} already holds a run",
+            "choose another folder, or resume it with ckpt_path=last",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise SettingError("paths.output_dir", f"cannot make {folder}: {error.strerror}", "choose another") from error
+    if not writable:
+        raise SettingError("paths.output_dir", f"{folder} is not writable", "choose another")
+
+
+def find_checkpoint(ckpt_path: str | None, folder: Path, config: PretrainedConfig) -> Path | None:
+    """The checkpoint to resume from; ``last`` is the newest in the run folder.
+
+    Raises:
+        SettingError: it is missing, unreadable, not one of ours, or of another architecture.
+    """
+    if ckpt_path is None:
+        return None
+    if ckpt_path == "last":
+        written = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+        if not written:
+            raise SettingError("ckpt_path", f"{folder} has no checkpoint", "name another run with paths.output_dir")
+        path = written[-1]
+    else:
+        path = Path(ckpt_path)
+    if not path.is_file():
+        raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint file, or last")
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # torch raises a different one for every way a file can be broken
+        raise SettingError("ckpt_path", f"{path} is not a readable checkpoint", "give another") from error
+    if "oblr" not in checkpoint:
+        raise SettingError("ckpt_path", f"{path} was not written by this program", "give one of its checkpoints")
+    with torch.device("meta"):
+        expected = AutoModelForCausalLM.from_config(config).state_dict()
+    found = {name.removeprefix("scorer.lm."): weight.shape for name, weight in checkpoint["state_dict"].items()}
+    if found != {name: weight.shape for name, weight in expected.items()}:
+        raise SettingError(
+            "ckpt_path", f"{path} belongs to a policy of another architecture", "resume it with its own policy.path"
+        )
+    return path
+
+
+def check_batch(
+    baseline: Baseline, schedule: Schedule, prompts_per_step: int, group_size: int, devices: Any, num_nodes: int
+) -> None:
+    """Whether N and G suit the baseline, the schedule and the number of devices."""
+    if isinstance(devices, int):
+        ranks = devices * num_nodes
+    else:  # a list of devices, or "auto"
+        ranks = num_nodes * (max(torch.cuda.device_count(), 1) if isinstance(devices, str) else len(devices))
+    if prompts_per_step % ranks:
+        raise SettingError(
+            "rollout.prompts_per_step",
+            f"{prompts_per_step} prompts cannot be shared by {ranks} devices",
+            "use a multiple of trainer.devices × trainer.num_nodes",
+        )
+    if schedule.needs_noise and prompts_per_step < 2:
+        raise SettingError(
+            "rollout.prompts_per_step",
+            "one prompt a step shows no noise between prompts",
+            "use 2 or more, or another schedule",
+        )
+    if baseline.leave_one_out and group_size < 2:
+        raise SettingError(
+            "rollout.group_size",
+            f"{group_size} leaves no other response for the leave-one-out {type(baseline).__name__}",
+            "use at least 2",
+        )

@@ -1,0 +1,104 @@
+"""Load, score with, shard and export a Hugging Face causal LM."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from oblr.errors import SettingError
+from oblr.packing import PackedBatch
+
+
+def load_config(path: str) -> PretrainedConfig:
+    """Raises SettingError where ``path`` is neither a model folder nor a model id that the hub gives out."""
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        if Path(path).exists():
+            raise SettingError(
+                "policy.path", f"{path} is not a model", "give a Hugging Face model folder with a config.json"
+            ) from error
+        raise SettingError(
+            "policy.path",
+            f"no folder {path}, and the hub does not give out a model of that name",
+            "check name and network",
+        ) from error
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """Raises SettingError where there is no tokenizer or it has no end-of-text token."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise SettingError(
+            "policy.path", f"{path} has no tokenizer", "add the tokenizer's files to the folder"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise SettingError(
+            "policy.path",
+            f"the tokenizer of {path} has no end-of-text token",
+            "set its eos_token: responses end with it",
+        )
+    return tokenizer
+
+
+def load_model(path: str, dtype: str) -> PreTrainedModel:
+    """The causal LM at ``path`` in ``dtype`` ("float32" or "bfloat16"), in training mode, without dropout."""
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=getattr(torch, dtype), attn_implementation="sdpa", attention_dropout=0.0
+    )
+    return model.train()
+
+
+class TokenScorer(nn.Module):
+    """A causal LM as the step sees it: packed sequences in, log-probabilities of the response tokens out.
+
+    Args:
+        lm: the model.
+        temperature: of the behaviour policy; logits are divided by it.
+    """
+
+    def __init__(self, lm: PreTrainedModel, temperature: float):
+        super().__init__()
+        self.lm, self.temperature = lm, temperature
+
+    def forward(self, packed: PackedBatch) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the targets, float32 [n], and entropy of each next-token distribution in nats, [n]."""
+        hidden = self.lm.base_model(
+            input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False
+        ).last_hidden_state
+        logits = self.lm.get_output_embeddings()(hidden.flatten(0, 1)[packed.predictors]).float() / self.temperature
+        logprobs = logits.log_softmax(-1)
+        entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
+        return logprobs.gather(-1, packed.targets[:, None]).squeeze(-1), entropy
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's."""
+        for block in cast(nn.ModuleList, self.lm.base_model.layers):
+            fully_shard(block, mesh=mesh)
+        fully_shard(self, mesh=mesh)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters by their checkpoint names; a tied head is not repeated. Collective where sharded."""
+        for name, p in self.lm.named_parameters():
+            yield name, p.full_tensor().detach() if isinstance(p, DTensor) else p.detach()
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+        """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 writes."""
+        weights = {name: weight.cpu() for name, weight in self.weights()}
+        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+            self.lm.save_pretrained(folder, state_dict=weights)
+            tokenizer.save_pretrained(folder)

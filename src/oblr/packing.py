@@ -1,0 +1,121 @@
+"""Lay sequences out in rows for one forward pass, and remember which token belongs to which sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from oblr.types import Rollout
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Which segment each of ``n`` tokens belongs to. Segments are sequences, or groups of sequences.
+
+    Attributes:
+        ids: int64 [n]; −1 for tokens that belong to none.
+        count: number of segments S.
+    """
+
+    ids: Tensor
+    count: int
+
+    @cached_property
+    def index(self) -> Tensor:
+        """int64 [S, T]: token positions of each segment in order, filled up with ``n``; T is the longest segment."""
+        lengths = torch.bincount(self.ids + 1, minlength=self.count + 1)
+        order = torch.argsort(self.ids, stable=True)[lengths[0] :]
+        lengths = lengths[1:]
+        starts = lengths.cumsum(0) - lengths
+        column = torch.arange(int(lengths.max()), device=self.ids.device)
+        taken = (starts[:, None] + column).clamp(max=max(len(order) - 1, 0))
+        return torch.where(column < lengths[:, None], order[taken], len(self.ids))
+
+    def pad(self, x: Tensor) -> Tensor:
+        """Regroup token rows ``x`` [n, d] as [S, T, d], zeros where a segment is shorter than T."""
+        return torch.cat([x, x.new_zeros(1, *x.shape[1:])])[self.index]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum token rows ``x`` [n, …] over each segment: [S, …]."""
+        kept = self.ids >= 0
+        return x.new_zeros(self.count, *x.shape[1:]).index_add_(0, self.ids[kept], x[kept])
+
+    def merge(self, parent: Tensor) -> "Segments":
+        """The same tokens under coarser segments: ``parent`` [S] maps each segment to its new id."""
+        ids = torch.where(self.ids >= 0, parent[self.ids.clamp(min=0)], -1)
+        return Segments(ids, int(parent.max()) + 1)
+
+    def to(self, device: torch.device) -> "Segments":
+        return Segments(self.ids.to(device), self.count)
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Sequences laid end to end in rows [R, L]; ``position_ids`` restart with each, so attention never crosses them.
+
+    Attributes:
+        input_ids, position_ids: int64 [R, L].
+        segments: sequence of each of the R·L tokens, prompts included.
+        predictors: int64 [n]; flat positions whose output predicts a response token.
+        targets: int64 [n]; those response tokens.
+        target_segments: sequence of each target.
+        behaviour_logprobs: float32 [n]; the engine's log-probabilities of the targets.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    segments: Segments
+    predictors: Tensor
+    targets: Tensor
+    target_segments: Segments
+    behaviour_logprobs: Tensor
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        return PackedBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
+    """First-fit decreasing into rows as long as the longest sequence."""
+    row_length = max(r.n_tokens for r in rollouts)
+    rows: list[list[int]] = []
+    free: list[int] = []
+    for i in sorted(range(len(rollouts)), key=lambda i: -rollouts[i].n_tokens):
+        size = rollouts[i].n_tokens
+        row = next((k for k, room in enumerate(free) if room >= size), None)
+        if row is None:
+            rows.append([])
+            free.append(row_length)
+            row = -1
+        rows[row].append(i)
+        free[row] -= size
+
+    input_ids = torch.zeros(len(rows), row_length, dtype=torch.long)
+    # Positions of the padding run on from the row's last sequence: nothing reads it, and it needs no mask of its own.
+    position_ids = torch.arange(row_length).repeat(len(rows), 1)
+    segment_ids = torch.full((len(rows), row_length), -1)
+    predictors, targets, owners, behaviour = [], [], [], []
+    for row, members in enumerate(rows):
+        start = 0
+        for i in members:
+            prompt, completion = rollouts[i].prompt_ids, rollouts[i].completion
+            end = start + rollouts[i].n_tokens
+            input_ids[row, start:end] = torch.tensor(prompt + completion.token_ids)
+            position_ids[row, start:] = torch.arange(row_length - start)
+            segment_ids[row, start:end] = i
+            first = row * row_length + start + len(prompt) - 1
+            predictors.append(torch.arange(first, first + len(completion.token_ids)))
+            targets += completion.token_ids
+            owners += [i] * len(completion.token_ids)
+            behaviour += completion.logprobs
+            start = end
+    return PackedBatch(
+        input_ids,
+        position_ids,
+        Segments(segment_ids.flatten(), len(rollouts)),
+        torch.cat(predictors),
+        torch.tensor(targets),
+        Segments(torch.tensor(owners), len(rollouts)),
+        torch.tensor(behaviour),
+    )

@@ -1,0 +1,220 @@
+"""The policy and its one step: arXiv 2511.23310 from rollouts to update."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import lightning as L
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from oblr.baselines.base import Baseline, live_groups
+from oblr.errors import StaleEngineError
+from oblr.gradnorm.capture import Tape, capture
+from oblr.losses.policy_gradient import PolicyGradientLoss
+from oblr.model import TokenScorer, load_model
+from oblr.packing import PackedBatch, pack
+from oblr.schedules.base import Schedule
+from oblr.timing import Stopwatch
+from oblr.types import Moments, RolloutBatch, StepReport
+
+NAN = float("nan")
+
+
+class PolicyModule(L.LightningModule):
+    """A causal LM trained by policy gradient with manual optimization; a Lightning epoch is one RL step.
+
+    Args:
+        path: Hugging Face model folder or hub id.
+        dtype: "float32" or "bfloat16".
+        baseline: turns rewards and gradient-norm weights into advantages.
+        loss: turns advantages into the coefficient of each sequence's score.
+        schedule: turns the moments of the gradient into the learning rate.
+        optimizer: constructor, given the parameters.
+        temperature: of the behaviour policy.
+        token_budget: most tokens in a micro-batch, which holds complete groups (at least one).
+        logprob_gap_bound: largest tolerated |log π − log μ| of a token right after a sync, in nats.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        dtype: str,
+        baseline: Baseline,
+        loss: PolicyGradientLoss,
+        schedule: Schedule,
+        optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        temperature: float,
+        token_budget: int,
+        logprob_gap_bound: float,
+    ):
+        super().__init__()
+        self.automatic_optimization = False
+        self.path, self.dtype_name = path, dtype
+        self.baseline, self.loss, self.schedule, self.make_optimizer = baseline, loss, schedule, optimizer
+        self.temperature, self.token_budget = temperature, token_budget
+        self.logprob_gap_bound = logprob_gap_bound
+        self.clock = Stopwatch()
+
+    def configure_model(self) -> None:
+        if not hasattr(self, "scorer"):
+            self.scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
+            if self.device_mesh is not None:
+                self.scorer.shard(self.device_mesh["data_parallel"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.make_optimizer(self.parameters())
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """What an engine needs to become this policy."""
+        return self.scorer.weights()
+
+    def transfer_batch_to_device(self, batch: RolloutBatch, device: torch.device, dataloader_idx: int) -> RolloutBatch:
+        return batch  # token lists; each micro-batch moves when it is packed
+
+    # --- the step ---------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: RolloutBatch, _: int) -> dict[str, StepReport]:
+        with self.clock.phase("check"):
+            gap = self.check_engine(batch)
+        with self.clock.phase("update"):
+            report = self.update(batch, gap)
+        self.log_step(report)
+        return {"report": report}
+
+    def update(self, batch: RolloutBatch, gap: float) -> StepReport:
+        group_size = batch.group_size
+        norms, weights, ratios = (torch.full(batch.rewards.shape, NAN, dtype=torch.float64) for _ in range(3))
+        advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
+        entropies: list[Tensor] = []
+        live = live_groups(batch.rewards)
+        optimizer = cast(LightningOptimizer, self.optimizers())
+        optimizer.zero_grad()
+
+        for groups, packed in self.micro_batches(batch, live):
+            if self.baseline.needs_norms:
+                norms[groups] = self.square_norms(packed).view(-1, group_size).cpu()  # n_i
+
+            with self.capture(packed, group_size) as tape:
+                logprobs, entropy = self.scorer(packed)
+                log_ratios = packed.target_segments.sum(logprobs.detach() - packed.behaviour_logprobs)
+                ratios[groups] = log_ratios.exp().double().view(-1, group_size).cpu()  # ρ_i
+                weights[groups] = self.loss.sequence_ratios(ratios[groups]).square() * norms[groups]  # ρ_i² n_i
+                advantages[groups] = self.baseline(batch.rewards[groups], weights[groups])  # R_i − b_i
+                coefficients = self.loss.coefficients(advantages[groups], ratios[groups])  # ρ_i (R_i − b_i) / G
+                per_token = coefficients.flatten().to(logprobs)[packed.target_segments.ids]
+                (-per_token * logprobs).sum().backward()  # .grad −= Σ_q g_q
+            group_squares[groups] = tape.square_norms.cpu()  # ‖g_q‖²
+            entropies.append(entropy)
+
+        moments = self.moments(group_squares)
+        lr = self.schedule(moments, self.current_epoch)  # η_t
+        if moments.square_mean > 0:
+            for parameter_group in optimizer.param_groups:
+                parameter_group["lr"] = lr
+            optimizer.step()
+        mean_entropy = torch.cat(entropies).mean().item() if entropies else NAN
+        return StepReport(batch, live, norms, weights, advantages, ratios, mean_entropy, gap, moments, lr)
+
+    # --- its parts --------------------------------------------------------------------------------------------------
+
+    def check_engine(self, batch: RolloutBatch, sequences: int = 8) -> float:
+        """Largest |log π − log μ| of a token in the first responses: the engine must have this policy's weights."""
+        packed = pack(batch.rollouts[:sequences]).to(self.device)
+        with torch.no_grad():
+            logprobs, _ = self.scorer(packed)
+        gap = self.reduce((logprobs - packed.behaviour_logprobs).abs().max(), "max").item()
+        if not gap <= self.logprob_gap_bound:
+            raise StaleEngineError(
+                f"the rollout engine is stale: after sync {batch.weight_version} its log-probabilities differ from the "
+                f"policy's by up to {gap:.3g}, more than policy.logprob_gap_bound={self.logprob_gap_bound:g}"
+            )
+        return gap
+
+    def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, PackedBatch]]:
+        """Live groups, as many at a time as the token budget allows: their indices and their packed sequences.
+
+        Every rank gets the same number of micro-batches, because collectives run inside each. A rank that has fewer
+        live groups fills up with dead ones, whose advantages are zero.
+        """
+        dead = (~live).nonzero().flatten().tolist()
+        plan: list[list[int]] = []
+        room = 0
+        for q in live.nonzero().flatten().tolist():
+            size = sum(rollout.n_tokens for rollout in batch.group(q))
+            if not plan or size > room:
+                plan.append([])
+                room = self.token_budget
+            plan[-1].append(q)
+            room -= size
+        count = int(self.reduce(torch.tensor(len(plan), device=self.device), "max"))
+        while len(plan) < count:
+            plan.append([dead.pop()] if dead else [max(plan, key=len).pop()])
+        for members in plan:
+            packed = pack([rollout for q in members for rollout in batch.group(q)])
+            yield torch.tensor(members), packed.to(self.device)
+
+    def capture(self, packed: PackedBatch, group_size: int | None = None) -> AbstractContextManager[Tape]:
+        """Capture the norms of single sequences; or, given a group size, weight gradients and the norms of groups."""
+        segments, targets = packed.segments, packed.target_segments
+        if group_size is not None:
+            group_of = torch.arange(segments.count, device=self.device) // group_size
+            segments, targets = segments.merge(group_of), targets.merge(group_of)
+        return capture(self.scorer.lm, segments, targets, weights=group_size is not None)
+
+    def square_norms(self, packed: PackedBatch) -> Tensor:
+        """``n_i = ‖∇θ log π(o_i|q)‖²`` of each packed sequence, float64 [S]; leaves ``.grad`` alone."""
+        with self.capture(packed) as tape:
+            logprobs, _ = self.scorer(packed)
+            logprobs.sum().backward()
+        return tape.square_norms
+
+    def live_square_norms(self, batch: RolloutBatch) -> Tensor:
+        """``n_i`` of the live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
+        norms = torch.full(batch.rewards.shape, NAN, dtype=torch.float64)
+        for groups, packed in self.micro_batches(batch, live_groups(batch.rewards)):
+            norms[groups] = self.square_norms(packed).view(-1, batch.group_size).cpu()
+        return norms
+
+    def moments(self, group_squares: Tensor) -> Moments:
+        """Turn ``.grad`` from ``Σ_q g_q`` into ``ĝ = (1/N) Σ_q g_q``, over all ranks, and measure M1 and M2."""
+        n_groups = len(group_squares) * self.trainer.world_size
+        mean_square = torch.zeros((), dtype=torch.float64, device=self.device)
+        for p in self.parameters():
+            if p.grad is None:
+                continue
+            if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
+                p.grad.mul_(self.trainer.world_size / n_groups)
+                mean_square += self.reduce(p.grad.to_local().double().square().sum())
+            else:
+                p.grad.copy_(self.reduce(p.grad) / n_groups)
+                mean_square += p.grad.double().square().sum()
+        square_mean = self.reduce(group_squares.sum().to(self.device)) / n_groups
+        return Moments(n_groups, mean_square.item(), square_mean.item())
+
+    def reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
+        """``tensor`` summed (or maximised) over the ranks."""
+        return self.trainer.strategy.reduce(tensor, reduce_op=operation)
+
+    def log_step(self, report: StepReport) -> None:
+        self.log_dict(
+            {
+                "train/reward": report.batch.rewards.mean(),
+                "train/live_groups": report.live.float().mean(),
+                "train/entropy": report.entropy,
+                "train/lr": report.lr,
+                "rollout/logprob_gap_max": report.logprob_gap,
+                "rollout/length": report.batch.lengths.float().mean(),
+            },
+            sync_dist=True,
+        )
+
+    # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["oblr"] = {"schedule": self.schedule.state_dict()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.schedule.load_state_dict(checkpoint["oblr"]["schedule"])

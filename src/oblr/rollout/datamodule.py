@@ -1,0 +1,171 @@
+"""The data of an RL run: each epoch, new weights go into the engine and one batch of scored rollouts comes out."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import lightning as L
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from oblr.errors import SettingError
+from oblr.rewards.base import Reward, score
+from oblr.rollout.engine import Engine
+from oblr.timing import Stopwatch
+from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
+
+
+class ProblemSource(Protocol):
+    """A finite, indexable set of problems."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Problem: ...
+
+
+class RolloutDataModule(L.LightningDataModule):
+    """Samples ``group_size`` responses to each of ``prompts_per_step`` prompts, once per epoch.
+
+    Args:
+        engine: which of ``engines`` to use.
+        engines: constructors of engines by name; only the chosen one is called.
+        train, held_out: problem sources. Training problems whose prompt is also held out are skipped.
+        reward: scores one response.
+        tokenizer: of the policy.
+        prompts_per_step: N, over all ranks.
+        group_size: G.
+        temperature: of the behaviour policy; the policy's log-probabilities are taken at the same one.
+        max_new_tokens: longest response.
+        max_model_len: longest prompt plus response.
+        seed: of the sampling; step ``t`` samples the same responses whenever the weights are the same.
+
+    Raises:
+        SettingError: a setting that cannot work, a prompt too long for the context, or a broken reward.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        engines: Mapping[str, Callable[[], Engine]],
+        train: ProblemSource,
+        held_out: ProblemSource,
+        reward: Reward,
+        tokenizer: PreTrainedTokenizerBase,
+        prompts_per_step: int,
+        group_size: int,
+        temperature: float,
+        max_new_tokens: int,
+        max_model_len: int,
+        seed: int,
+    ):
+        super().__init__()
+        if engine not in engines:
+            raise SettingError("rollout.engine", f"{engine!r} is unknown", f"use one of {sorted(engines)}")
+        for setting, value in (("prompts_per_step", prompts_per_step), ("group_size", group_size)):
+            if value < 1:
+                raise SettingError(f"rollout.{setting}", f"{value} is not a count", "use at least 1")
+        if temperature <= 0:
+            raise SettingError("rollout.temperature", f"{temperature} cannot be sampled at", "use a positive number")
+        self.engine = engines[engine]()
+        self.train, self.reward, self.tokenizer = train, reward, tokenizer
+        self.held_out = [held_out[i] for i in range(len(held_out))]
+        self.held_out_prompts = {problem.prompt for problem in self.held_out}
+        self.prompts_per_step = prompts_per_step
+        self.sampling = Sampling(group_size, temperature, max_new_tokens, (tokenizer.eos_token_id,))
+        self.max_model_len, self.seed = max_model_len, seed
+        self.position = 0  # of the next training problem
+        self.clock = Stopwatch()
+        self.weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
+        self._try_out()
+
+    def _try_out(self) -> None:
+        """Meet bad data and broken rewards now, not after the model has loaded."""
+        problem = self.train[0]
+        for candidate in [problem, *self.held_out]:
+            self.encode(candidate)
+        score(self.reward, problem, problem.answer, Completion([], [], finished=True))
+
+    def setup(self, stage: str) -> None:
+        with self.clock.phase("engine start"):
+            self.engine.start()
+
+    def train_dataloader(self) -> "_OneBatch":
+        return _OneBatch(self)
+
+    def sync(self) -> None:
+        """Push the policy's weights into the engine."""
+        if self.weights is None:
+            raise RuntimeError("connect the policy first: datamodule.weights = policy.weights")
+        with self.clock.phase("sync"):
+            self.engine.sync(self.weights(), self.engine.weight_version + 1)
+
+    def next_batch(self) -> RolloutBatch:
+        self.sync()
+        problems = list(self.next_problems())
+        trainer = cast(L.Trainer, self.trainer)
+        rank, ranks = trainer.global_rank, trainer.world_size
+        share = len(problems) // ranks
+        mine = problems[rank * share :][:share]
+        seed = (self.seed * 2**20 + trainer.current_epoch) * ranks + rank
+        rollouts = self.rollouts(mine, self.sampling, seed)
+        return RolloutBatch(rollouts, self.sampling.n, self.engine.weight_version)
+
+    def next_problems(self) -> Iterator[Problem]:
+        """The next N training problems that are not held out; wraps around at the end of the source."""
+        taken = skipped = 0
+        while taken < self.prompts_per_step:
+            problem = self.train[self.position % len(self.train)]
+            self.position += 1
+            if problem.prompt not in self.held_out_prompts:
+                taken, skipped = taken + 1, 0
+                yield problem
+            elif (skipped := skipped + 1) == len(self.train):
+                raise SettingError("data.train", "every problem is held out", "use other problems for training")
+
+    def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seed: int) -> list[Rollout]:
+        """Sample and score ``sampling.n`` responses to each problem with the engine's present weights."""
+        prompts = [self.encode(problem) for problem in problems]
+        with self.clock.phase("rollout"):
+            groups = self.engine.generate(prompts, sampling, seed)
+        with self.clock.phase("reward"):
+            return [
+                self._score(problem, prompt, completion)
+                for problem, prompt, group in zip(problems, prompts, groups, strict=True)
+                for completion in group
+            ]
+
+    def _score(self, problem: Problem, prompt: list[int], completion: Completion) -> Rollout:
+        text = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+        return Rollout(problem, prompt, completion, text, score(self.reward, problem, text, completion))
+
+    def encode(self, problem: Problem) -> list[int]:
+        """Token ids of the prompt; raises SettingError where prompt and response do not fit the context."""
+        ids = self.tokenizer.encode(problem.prompt)
+        if len(ids) + self.sampling.max_new_tokens > self.max_model_len:
+            raise SettingError(
+                "rollout.max_model_len",
+                f"the prompt of problem {problem.id} has {len(ids)} tokens, which with "
+                f"rollout.max_new_tokens={self.sampling.max_new_tokens} exceeds {self.max_model_len}",
+                "shorten prompts or responses, or raise it up to the policy's context",
+            )
+        return ids
+
+    def teardown(self, stage: str) -> None:
+        self.engine.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.position = state_dict["position"]
+
+
+class _OneBatch:
+    """An epoch: one batch, made when it is asked for."""
+
+    def __init__(self, datamodule: RolloutDataModule):
+        self.datamodule = datamodule
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[RolloutBatch]:
+        yield self.datamodule.next_batch()

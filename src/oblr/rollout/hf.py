@@ -1,0 +1,80 @@
+"""transformers' own generation: slow, anywhere, and a cross-check of vLLM."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from oblr.model import load_model
+from oblr.types import Completion, Sampling
+
+
+class HFEngine:
+    """A second copy of the model that generates with `transformers`.
+
+    Args:
+        model: path or hub id.  dtype: "float32" or "bfloat16".
+        batch_size: sequences generated at once.
+    """
+
+    def __init__(self, model: str, dtype: str, batch_size: int = 256):
+        self.path, self.dtype, self.batch_size = model, dtype, batch_size
+        self.weight_version = 0
+
+    def start(self) -> None:
+        self.model = load_model(self.path, self.dtype).eval().requires_grad_(False)
+        self.model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        parameters = dict(self.model.named_parameters())
+        for name, weight in weights:
+            parameters.pop(name).copy_(weight)
+        if parameters:
+            raise RuntimeError(f"the policy sent no weights for {sorted(parameters)}")
+        self.weight_version = version
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+        rows = [list(prompt) for prompt in prompts for _ in range(sampling.n)]
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            done = [
+                completion
+                for start in range(0, len(rows), self.batch_size)
+                for completion in self._generate(rows[start : start + self.batch_size], sampling)
+            ]
+        return [done[i : i + sampling.n] for i in range(0, len(done), sampling.n)]
+
+    def _generate(self, rows: list[list[int]], sampling: Sampling) -> list[Completion]:
+        width, device = max(len(row) for row in rows), self.model.device
+        pad = sampling.end_ids[0]
+        input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+        greedy = sampling.temperature == 0
+        settings = GenerationConfig(
+            do_sample=not greedy,
+            temperature=None if greedy else sampling.temperature,
+            top_k=None if greedy else 0,
+            top_p=None if greedy else 1.0,
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=list(sampling.end_ids),
+            pad_token_id=pad,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        out = self.model.generate(input_ids, attention_mask=mask, generation_config=settings)
+        tokens = out.sequences[:, width:]
+        # Scores are the logits after the temperature: what was sampled from.
+        logprobs = torch.stack([step.float().log_softmax(-1) for step in out.scores], dim=1)
+        logprobs = logprobs.gather(-1, tokens[..., None]).squeeze(-1)
+        return [_cut(ids, lps, sampling.end_ids) for ids, lps in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
+
+    def close(self) -> None:
+        self.model = None  # type: ignore[assignment]
+
+
+def _cut(ids: list[int], logprobs: list[float], end_ids: tuple[int, ...]) -> Completion:
+    """End a row after its first end-of-text; what follows is padding."""
+    end = next((t for t, token in enumerate(ids) if token in end_ids), None)
+    length = len(ids) if end is None else end + 1
+    return Completion(ids[:length], logprobs[:length], finished=end is not None)

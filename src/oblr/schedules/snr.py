@@ -1,0 +1,77 @@
+"""The learning rate that the gradient's signal-to-noise ratio governs (arXiv 2511.23310, Theorem 4)."""
+
+from typing import Any, Literal, get_args
+
+from oblr.errors import SettingError
+from oblr.types import Moments
+
+Estimator = Literal["plug_in", "debiased", "ema"]
+
+
+class SNREstimates:
+    """SNR of a sequence of steps by every estimator.
+
+    ``plug_in``: ``M1/tr H`` of the step. Its factor is near 1/2 or above even without any signal.
+    ``debiased``: ``max(M1 − tr H/N, 0)/tr H`` of the step. Zero at many steps where the signal is weak.
+    ``ema``: debiased, from exponential moving averages of M1 and M2 that are divided only afterwards; the averages
+    are corrected for starting at zero.
+
+    Args:
+        decay: of the moving averages, in [0, 1).
+    """
+
+    def __init__(self, decay: float):
+        if not 0 <= decay < 1:
+            raise SettingError("schedule.decay", f"{decay} is not in [0, 1)", "0.9 averages over about ten steps")
+        self.decay = decay
+        self.mean_square = self.square_mean = self.weight = 0.0
+
+    def update(self, moments: Moments) -> dict[Estimator, float]:
+        """Take a step's moments into account; returns the SNR by each estimator."""
+        keep = self.decay
+        self.mean_square = keep * self.mean_square + (1 - keep) * moments.mean_square
+        self.square_mean = keep * self.square_mean + (1 - keep) * moments.square_mean
+        self.weight = keep * self.weight + (1 - keep)
+        smoothed = Moments(moments.n_groups, self.mean_square / self.weight, self.square_mean / self.weight)
+        return {"plug_in": moments.snr_plug_in, "debiased": moments.snr_debiased, "ema": smoothed.snr_debiased}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean_square": self.mean_square, "square_mean": self.square_mean, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean_square, self.square_mean, self.weight = state["mean_square"], state["square_mean"], state["weight"]
+
+
+class SNRSchedule:
+    """``η_t = η₀ · N·SNR_t / (1 + N·SNR_t)``, the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
+
+    Args:
+        eta0: ``η₀``; the rate that a noiseless gradient would be given.
+        estimator: of the SNR, see :class:`SNREstimates`.
+        decay: of the ``ema`` estimator.
+
+    Raises:
+        SettingError: unknown estimator or a decay outside [0, 1).
+    """
+
+    needs_noise = True
+
+    def __init__(self, eta0: float, estimator: Estimator = "ema", decay: float = 0.9):
+        if estimator not in get_args(Estimator):
+            raise SettingError("schedule.estimator", f"{estimator!r} is unknown", f"use one of {get_args(Estimator)}")
+        self.eta0, self.estimator = eta0, estimator
+        self.estimates = SNREstimates(decay)
+
+    def __call__(self, moments: Moments, step: int) -> float:
+        return self.eta0 * shrinkage(moments.n_groups * self.estimates.update(moments)[self.estimator])
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.estimates.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.estimates.load_state_dict(state)
+
+
+def shrinkage(n_snr: float) -> float:
+    """``N·SNR/(1 + N·SNR)``, 1 where the SNR is infinite."""
+    return 1.0 if n_snr == float("inf") else n_snr / (1 + n_snr)

@@ -1,0 +1,165 @@
+"""What travels between the rooms, and the legend of the symbols that name tensor shapes everywhere else.
+
+    N  prompts per step          B = N·G  sequences           V  vocabulary
+    G  responses per prompt      T        tokens              D  hidden size
+
+A *group* is the G responses to one prompt; a batch lists its sequences group by group.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question with a verifiable answer. ``metadata`` is whatever its reward needs besides the answer."""
+
+    id: str
+    prompt: str
+    answer: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an engine samples: ``n`` responses per prompt; ``temperature`` 0 is greedy; ``end_ids`` end a response."""
+
+    n: int
+    temperature: float
+    max_new_tokens: int
+    end_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One response as the engine returns it.
+
+    ``logprobs[t]`` is the natural log of the probability with which token ``t`` was drawn, temperature included.
+    ``finished`` is False where the token limit cut the response; a finished one ends with the end-of-text token.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A scored response of the behaviour policy."""
+
+    problem: Problem
+    prompt_ids: list[int]
+    completion: Completion
+    text: str
+    reward: float
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.prompt_ids) + len(self.completion.token_ids)
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """All rollouts of one step, group by group: ``rollouts[q * group_size + i]`` is response ``i`` to prompt ``q``."""
+
+    rollouts: list[Rollout]
+    group_size: int
+    weight_version: int
+
+    @property
+    def n_groups(self) -> int:
+        return len(self.rollouts) // self.group_size
+
+    @cached_property
+    def rewards(self) -> Tensor:
+        """float32 [N, G]."""
+        return torch.tensor([r.reward for r in self.rollouts]).view(-1, self.group_size)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Response tokens, int64 [N, G]."""
+        return torch.tensor([len(r.completion.token_ids) for r in self.rollouts]).view(-1, self.group_size)
+
+    def group(self, q: int) -> list[Rollout]:
+        return self.rollouts[q * self.group_size : (q + 1) * self.group_size]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of one step's group gradients ``g_q``, and what follows from them.
+
+    Attributes:
+        n_groups: N, dead groups included (their ``g_q`` is 0).
+        mean_square: ``M1 = ‖(1/N) Σ_q g_q‖²``.
+        square_mean: ``M2 = (1/N) Σ_q ‖g_q‖²``.
+    """
+
+    n_groups: int
+    mean_square: float
+    square_mean: float
+
+    @property
+    def noise(self) -> float:
+        """``tr H = N/(N−1) · (M2 − M1)``: trace of the covariance of one group's gradient, unbiased. NaN if N = 1."""
+        if self.n_groups < 2:
+            return float("nan")
+        return self.n_groups / (self.n_groups - 1) * max(self.square_mean - self.mean_square, 0.0)
+
+    @property
+    def debiased_signal(self) -> float:
+        """``max(M1 − tr H/N, 0)``, an estimate of ``‖∇J‖²`` that is unbiased before the max."""
+        return max(self.mean_square - self.noise / self.n_groups, 0.0)
+
+    @property
+    def snr_plug_in(self) -> float:
+        """``M1 / tr H``; 0 where there is no gradient at all, inf where every group agrees."""
+        return _ratio(self.mean_square, self.noise)
+
+    @property
+    def snr_debiased(self) -> float:
+        """``max(M1 − tr H/N, 0) / tr H``."""
+        return _ratio(self.debiased_signal, self.noise)
+
+    @property
+    def noise_scale(self) -> float:
+        """``B_noise = 1/SNR`` in groups (McCandlish et al. 2018, arXiv 1812.06162), from the debiased signal."""
+        return _ratio(1.0, self.snr_debiased) if self.snr_debiased else float("inf")
+
+
+def _ratio(signal: float, noise: float) -> float:
+    if noise == 0:
+        return float("inf") if signal > 0 else 0.0
+    return signal / noise
+
+
+@dataclass
+class StepReport:
+    """Everything one step measured, for callbacks to show. Tensors are on the CPU.
+
+    Attributes:
+        batch: the rollouts.
+        live: bool [N]; groups that took part in the update.
+        square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, float64 [N, G], NaN where it was not computed.
+        weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
+        advantages: float32 [N, G].
+        entropy: mean entropy in nats of the next-token distribution over the scored tokens.
+        logprob_gap: largest |log π − log μ| per token over the sequences that were checked after the sync.
+        ratios: importance ratios ``π(o_i|q)/μ(o_i|q)``, float32 [N, G], NaN likewise.
+        moments: of the group gradients.
+        lr: ``η_t``.
+    """
+
+    batch: RolloutBatch
+    live: Tensor
+    square_norms: Tensor
+    weights: Tensor
+    advantages: Tensor
+    ratios: Tensor
+    entropy: float
+    logprob_gap: float
+    moments: Moments
+    lr: float
