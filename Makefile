@@ -16,6 +16,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)
 # Caches stay inside the clone.
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export XDG_CONFIG_HOME := $(CURDIR)/.cache/config
+export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/torchinductor
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 
 demo: $(STAMP)
@@ -34,10 +35,12 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	@case $(FLAVOUR) in cpu|cuda) ;; *) \
 	  echo "FLAVOUR=$(FLAVOUR): choose cpu or cuda"; exit 1 ;; esac
-	@if [ -e $(VENV) ] && ! ls $(VENV)/.installed-* $(UNFINISHED) >/dev/null 2>&1; then \
+	@if [ -e $(VENV) ] && [ -z "$$(ls $(VENV)/.installed-* $(UNFINISHED) 2>/dev/null)" ]; then \
 	  echo "$(VENV) exists but was not made by this Makefile: move it away and try again"; exit 1; fi
-	@# An interrupted install can leave half-copied packages that pip takes for whole ones: begin anew.
+	@# An interrupted install can leave half-copied packages that pip takes for whole ones, and the two
+	@# flavours are two packages of the same files: begin anew.
 	@if [ -e $(UNFINISHED) ]; then echo "repairing a half-finished install"; rm -rf $(VENV); fi
+	@if [ -e $(VENV) ] && [ ! -e $@ ]; then echo "changing to FLAVOUR=$(FLAVOUR)"; rm -rf $(VENV); fi
 	@mkdir -p $(VENV) && rm -f $(VENV)/.installed-* && touch $(UNFINISHED)
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
 ifeq ($(FLAVOUR),cpu)

@@ -37,14 +37,19 @@ def run_folder(runs: str, ckpt_path: str | None) -> str:
     return newest_run(runs) if ckpt_path == "last" else f"{runs}/{datetime.now():%Y-%m-%d_%H-%M-%S}"
 
 
+def register_resolvers() -> None:
+    """Functions that the configuration files call."""
+    OmegaConf.register_new_resolver("root", lambda: str(ROOT), replace=True)
+    OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)
+    OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True, replace=True)
+
+
 def launch(config_name: str, task: Callable[[DictConfig], None]) -> None:
     """Run ``task`` on the configuration ``conf/<config_name>.yaml`` with the command line's overrides.
 
     Exits with status 2 and one line on the terminal for whatever the user can fix; other errors are raised.
     """
-    OmegaConf.register_new_resolver("root", lambda: str(ROOT))
-    OmegaConf.register_new_resolver("product", lambda a, b: a * b)
-    OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
+    register_resolvers()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing a page
 
     @functools.wraps(task)

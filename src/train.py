@@ -22,7 +22,7 @@ def main(cfg: DictConfig) -> None:
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
     check_machine(**cfg.requires)
-    config = check_policy(cfg.policy.path, cfg.rollout.max_model_len)
+    config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     checkpoint = find_checkpoint(cfg.ckpt_path, folder, config)
     tokenizer = load_tokenizer(cfg.policy.path)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")

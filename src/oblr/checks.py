@@ -32,8 +32,10 @@ def check_machine(gpus: int, gpu_memory_gib: float) -> None:
             )
 
 
-def check_policy(path: str, max_model_len: int) -> PretrainedConfig:
+def check_policy(path: str, dtype: str, max_model_len: int) -> PretrainedConfig:
     """Whether the policy is a causal LM whose context holds what the engine may produce; returns its configuration."""
+    if dtype not in ("float32", "bfloat16"):
+        raise SettingError("policy.dtype", f"{dtype!r} is not supported", "use float32 or bfloat16")
     config = load_config(path)
     context = getattr(config, "max_position_embeddings", None)
     if context is not None and max_model_len > context:

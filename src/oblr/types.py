@@ -77,7 +77,7 @@ class RolloutBatch:
     @cached_property
     def rewards(self) -> Tensor:
         """float32 [N, G]."""
-        return torch.tensor([r.reward for r in self.rollouts]).view(-1, self.group_size)
+        return torch.tensor([r.reward for r in self.rollouts], dtype=torch.float32).view(-1, self.group_size)
 
     @cached_property
     def lengths(self) -> Tensor:

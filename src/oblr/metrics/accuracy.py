@@ -39,7 +39,7 @@ class ProblemAccuracy(Metric):
     def compute(self) -> Interval:
         means = dim_zero_cat(self.per_problem)
         p, n = means.mean().item(), len(means)
-        variance = means.var(correction=1).item() / n if n > 1 else 0.0
+        variance = means.var(correction=0).item() / n
         return wilson(p, p * (1 - p) / variance if variance > 0 else n)
 
 

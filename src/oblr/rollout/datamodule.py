@@ -13,6 +13,9 @@ from oblr.rollout.engine import Engine
 from oblr.timing import Stopwatch
 from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
 
+#: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
+CHECKED = 20_000
+
 
 class ProblemSource(Protocol):
     """A finite, indexable set of problems."""
@@ -78,9 +81,9 @@ class RolloutDataModule(L.LightningDataModule):
 
     def _try_out(self) -> None:
         """Meet bad data and broken rewards now, not after the model has loaded."""
-        problem = self.train[0]
-        for candidate in [problem, *self.held_out]:
-            self.encode(candidate)
+        checked = len(self.train) if len(self.train) <= CHECKED else self.prompts_per_step
+        for problem in [*self.held_out, *(self.train[i] for i in range(checked))]:
+            self.encode(problem)
         score(self.reward, problem, problem.answer, Completion([], [], finished=True))
 
     def setup(self, stage: str) -> None:

@@ -1,0 +1,108 @@
+"""Real parts in small sizes: tiny Qwen models, rollouts with random tokens, and runs of the real command line."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from oblr.model import TokenScorer
+from oblr.packing import pack
+from oblr.types import Completion, Problem, Rollout
+
+ROOT = Path(__file__).resolve().parent.parent
+POCKET = ROOT / "models" / "pocket"
+VOCAB = 97
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+}
+
+
+def tiny_model(tied: bool, family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
+    """A random model; all its parameters, biases and norms included, are away from their initial values."""
+    torch.manual_seed(seed)
+    config, model = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}[family]
+    lm = model(config(tie_word_embeddings=tied, **SHAPE)).train()
+    for p in lm.parameters():
+        p.data += 0.05 * torch.randn_like(p)
+    return lm
+
+
+def make_rollouts(lengths: Sequence[int], rewards: Sequence[float] | None = None, seed: int = 0) -> list[Rollout]:
+    """Random token sequences with responses of the given lengths; every prompt has 1 to 9 tokens."""
+    rng = random.Random(seed)
+    rewards = rewards or [0.0] * len(lengths)
+    return [
+        Rollout(
+            Problem(str(i), "?", "!"),
+            [rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))],
+            Completion([rng.randrange(VOCAB) for _ in range(n)], [-rng.random() for _ in range(n)], True),
+            "",
+            reward,
+        )
+        for i, (n, reward) in enumerate(zip(lengths, rewards, strict=True))
+    ]
+
+
+def score_gradients(lm: PreTrainedModel, rollouts: Sequence[Rollout], temperature: float) -> list[dict[str, Tensor]]:
+    """The oracle: one sequence, one plain backward, all parameters' gradients of its log-probability."""
+    scorer, gradients = TokenScorer(lm, temperature), []
+    for rollout in rollouts:
+        lm.zero_grad()
+        scorer(pack([rollout]))[0].sum().backward()
+        gradients.append({name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None})
+    lm.zero_grad()
+    return gradients
+
+
+def square_norm(gradient: dict[str, Tensor]) -> float:
+    return sum(g.double().square().sum().item() for g in gradient.values())
+
+
+def combine(gradients: Sequence[dict[str, Tensor]], coefficients: Sequence[float]) -> dict[str, Tensor]:
+    return {
+        name: sum(c * g[name].double() for g, c in zip(gradients, coefficients, strict=True)) for name in gradients[0]
+    }
+
+
+def run_script(script: str, *overrides: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """``python src/<script>`` with overrides, from the repository's root, as a user types it."""
+    return subprocess.run(
+        [sys.executable, f"src/{script}", *overrides],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        **options,
+    )
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run ``src/train.py experiment=pocket`` in a folder of its own; small and on the transformers engine."""
+
+    def run(*overrides: str, folder: str = "run") -> subprocess.CompletedProcess[str]:
+        return run_script(
+            "train.py",
+            "experiment=pocket",
+            "rollout.engine=hf",
+            "rollout.prompts_per_step=4",
+            "data.held_out.size=8",
+            f"paths.output_dir={tmp_path / folder}",
+            *overrides,
+        )
+
+    return run

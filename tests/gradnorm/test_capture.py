@@ -1,0 +1,96 @@
+import pytest
+import torch
+from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
+from torch import nn
+
+from oblr.errors import SettingError
+from oblr.gradnorm.capture import capture
+from oblr.model import TokenScorer
+from oblr.packing import pack
+
+LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
+TEMPERATURE = 0.7
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2"])  # qwen2 has biases, qwen3 has q/k norms
+@pytest.mark.parametrize("packed_together", [True, False])
+def test_square_norms_equal_the_oracle(tied, family, packed_together):
+    lm, rollouts = tiny_model(tied, family), make_rollouts(LENGTHS)
+    expected = torch.tensor([square_norm(g) for g in score_gradients(lm, rollouts, TEMPERATURE)])
+    batches = [rollouts] if packed_together else [[r] for r in rollouts]
+    norms = []
+    for batch in batches:
+        packed = pack(batch)
+        with capture(lm, packed.segments, packed.target_segments) as tape:
+            TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+        norms.append(tape.square_norms)
+    torch.testing.assert_close(torch.cat(norms).float(), expected, rtol=1e-5, atol=0)
+    assert all(p.grad is None for p in lm.parameters())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
+def test_weighted_pass_gives_autograds_gradient_and_the_norms_of_groups(tied, family):
+    lm, rollouts = tiny_model(tied, family), make_rollouts(LENGTHS)
+    coefficients = torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3, 0.7, 1.1, -0.2])
+    oracle = score_gradients(lm, rollouts, TEMPERATURE)
+    expected = combine(oracle, coefficients.tolist())
+    groups = [combine(oracle[s], coefficients[s].tolist()) for s in (slice(0, 4), slice(4, 8))]
+
+    packed, group_of = pack(rollouts), torch.arange(8) // 4
+    segments, targets = packed.segments.merge(group_of), packed.target_segments.merge(group_of)
+    with capture(lm, segments, targets, weights=True) as tape:
+        logprobs, _ = TokenScorer(lm, TEMPERATURE)(packed)
+        (coefficients[packed.target_segments.ids] * logprobs).sum().backward()
+
+    for name, p in lm.named_parameters():
+        error = (p.grad.double() - expected[name]).norm() / expected[name].norm()
+        assert error < 1e-5, name
+    torch.testing.assert_close(
+        tape.square_norms, torch.tensor([square_norm(g) for g in groups]).double(), rtol=1e-5, atol=0
+    )
+
+
+def test_capture_leaves_the_forward_as_it_was():
+    lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
+    scorer = TokenScorer(lm, 1.0)
+    plain = scorer(packed)[0]
+    with capture(lm, packed.segments, packed.target_segments):
+        captured = scorer(packed)[0]
+    torch.testing.assert_close(captured, plain, rtol=0, atol=1e-6)
+    assert torch.equal(scorer(packed)[0], plain)
+
+
+def test_frozen_parameters_are_left_out():
+    lm, rollouts = tiny_model(tied=False), make_rollouts(LENGTHS)
+    for name, p in lm.named_parameters():
+        p.requires_grad_("q_proj" in name or "norm" in name)
+    expected = torch.tensor([square_norm(g) for g in score_gradients(lm, rollouts, 1.0)])
+    packed = pack(rollouts)
+    with capture(lm, packed.segments, packed.target_segments) as tape:
+        TokenScorer(lm, 1.0)(packed)[0].sum().backward()
+    torch.testing.assert_close(tape.square_norms.float(), expected, rtol=1e-5, atol=0)
+
+
+class ShiftedRMSNorm(nn.Module):
+    """Gemma's variant: the same name ending, another formula."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), 1e-6
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * (1 + self.weight)
+
+
+@pytest.mark.parametrize("stranger", [nn.Conv1d(2, 2, 1), nn.LayerNorm(48), ShiftedRMSNorm(48)])
+def test_an_unknown_layer_is_an_error_that_names_it(stranger):
+    lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
+    lm.model.stranger = stranger
+    with (
+        pytest.raises(SettingError, match=rf"model\.stranger.*{type(stranger).__name__}"),
+        capture(lm, packed.segments, packed.target_segments),
+    ):
+        pass
+    assert not any("forward" in vars(module) for module in lm.modules())

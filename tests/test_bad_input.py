@@ -1,0 +1,136 @@
+"""Every kind of bad input, through the real command line: one line that names the setting, status 2, nothing lost."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from conftest import POCKET, ROOT, run_script
+from transformers import AutoTokenizer
+
+
+def check(result, setting, *words):
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert result.returncode == 2, result.stderr
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith(f"error: {setting}"), lines[0]
+    for word in words:
+        assert word in lines[0]
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "setting", "words"),
+    [
+        (["baseline=best"], "", ["baseline/best"]),
+        (["rollout.grop_size=4"], "", ["grop_size"]),
+        (["rollout.group_size=1"], "rollout.group_size", ["leave-one-out"]),
+        (["rollout.prompts_per_step=1"], "rollout.prompts_per_step", ["noise"]),
+        (["trainer=fsdp", "trainer.devices=3"], "rollout.prompts_per_step", ["4 prompts", "3 devices"]),
+        (["rollout.max_new_tokens=125"], "rollout.max_model_len", ["exceeds 128"]),
+        (["rollout.max_model_len=1000"], "rollout.max_model_len", ["context of 256"]),
+        (["rollout.engine=sglang"], "rollout.engine", ["sglang"]),
+        (["schedule.estimator=best"], "schedule.estimator", ["best"]),
+        (["policy.path=no/such/model"], "policy.path", ["no/such/model"]),
+        (["policy.path=/proc"], "policy.path", ["not a model"]),
+        (["policy.dtype=float12"], "policy.dtype", ["float12"]),
+        (["ckpt_path=no/such.ckpt"], "ckpt_path", ["no/such.ckpt"]),
+        (["ckpt_path=last"], "ckpt_path", ["no checkpoint"]),
+        (["data.train.params.min_terms=9"], "data.task", ["chain_sum"]),
+        (["reward=python", "reward.path=no.such_reward"], "", ["reward", "no.such_reward"]),
+        (["reward=python"], "", ["reward.path"]),
+        (["requires.gpus=64"], "requires.gpus", ["64 GPUs"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) and value else None,
+)
+def test_settings(train, tmp_path, overrides, setting, words):
+    check(train(*overrides), setting, *words)
+    assert not list(tmp_path.rglob("*.ckpt"))
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+ROW = json.dumps({"problem": "1 + 1", "answer": "2"})
+LONG = json.dumps({"id": "long", "problem": "1 + " * 100, "answer": "2"})
+
+
+@pytest.mark.parametrize(
+    ("content", "setting", "words"),
+    [
+        (None, "data.path", ["cannot read"]),
+        ("", "data.path", ["no problems"]),
+        (f"{ROW}\n{ROW}\nnot json\n", "data.path", ["line 3"]),
+        (f"{ROW}\n{LONG}\n", "rollout.max_model_len", ["problem long", "exceeds 128"]),
+    ],
+    ids=["missing", "empty", "malformed", "prompt longer than the context"],
+)
+def test_dataset_files(tmp_path, content, setting, words):
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text(ROW + "\n")
+    if content is not None:
+        bad.write_text(content)
+    result = run_script(
+        "train.py",
+        "experiment=pocket",
+        "data=jsonl",
+        "reward=exact",
+        f"data.path={bad}",
+        f"data.held_out_path={good}",
+        f"paths.output_dir={tmp_path / 'run'}",
+    )
+    check(result, setting, *words)
+
+
+@pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses"])
+def test_broken_rewards(train, name, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    result = train("reward=python", f"reward.path=broken_rewards.{name}")
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode == 2, result.stderr
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: reward: ")
+
+
+def test_tokenizer_without_end_of_text(train, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(POCKET, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(folder)
+    check(train(f"policy.path={folder}"), "policy.path", "end-of-text")
+
+
+@pytest.mark.parametrize("kind", ["below a file", "read-only"])
+def test_output_folder_that_cannot_be_written(train, tmp_path, kind):
+    if kind == "below a file":
+        (tmp_path / "file").write_text("mine")
+        folder = tmp_path / "file" / "run"
+    else:
+        folder = "/proc/run"
+    check(train(f"paths.output_dir={folder}"), "paths.output_dir", str(folder))
+    if kind == "below a file":
+        assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(train, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text("mine")
+    check(train(), "paths.output_dir", "already holds a run")
+    assert os.listdir(folder) == ["run.json"]
+    assert (folder / "run.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "words"),
+    [
+        (b"not a checkpoint", ["not a readable checkpoint"]),
+        ({"state_dict": {}}, ["not written by this program"]),
+        ({"state_dict": {"scorer.lm.lm_head.weight": torch.zeros(3, 3)}, "oblr": {}}, ["another architecture"]),
+    ],
+    ids=["garbage", "foreign", "another policy's"],
+)
+def test_checkpoints_that_cannot_be_resumed(train, tmp_path, checkpoint, words):
+    path = tmp_path / "some.ckpt"
+    path.write_bytes(checkpoint) if isinstance(checkpoint, bytes) else torch.save(checkpoint, path)
+    check(train(f"ckpt_path={path}"), "ckpt_path", str(path), *words)

@@ -1,0 +1,75 @@
+"""Every configuration file composes, and every ``_target_`` exists and takes the arguments that it is given."""
+
+import inspect
+import sys
+
+import pytest
+from conftest import ROOT
+from hydra import compose, initialize_config_dir
+from hydra.utils import get_object
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+sys.path.insert(0, str(ROOT / "src"))
+from launch import register_resolvers
+
+CONF = ROOT / "conf"
+GROUPS = sorted(
+    f"{path.parent.name}={path.stem}"
+    for path in CONF.glob("*/*.yaml")
+    if path.parent.name != "experiment" and path.stem != "base"
+)
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+#: given by train.py
+SUPPLIED = {"oblr.rollout.datamodule.RolloutDataModule": {"tokenizer"}}
+
+
+def composed(*overrides: str) -> DictConfig:
+    register_resolvers()
+    script = "pretrain" if any(o.startswith("experiment=pocket_base") for o in overrides) else "train"
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(script, overrides=list(overrides))
+
+
+def check_targets(node: object, supplied: frozenset[str] = frozenset()) -> int:
+    """Bind the arguments of every ``_target_`` below ``node``; returns how many there were."""
+    if isinstance(node, list):
+        return sum(check_targets(child) for child in node)
+    if not isinstance(node, dict):
+        return 0
+    count = sum(check_targets(child) for child in node.values())
+    if "_target_" in node:
+        arguments = {key: value for key, value in node.items() if not (key.startswith("_") and key.endswith("_"))}
+        signature = inspect.signature(get_object(node["_target_"]))
+        bind = signature.bind_partial if node.get("_partial_") else signature.bind
+        bind(**arguments, **dict.fromkeys(SUPPLIED.get(node["_target_"], ())))
+        count += 1
+    return count
+
+
+def plain(cfg: DictConfig | ListConfig) -> object:
+    return OmegaConf.to_container(cfg, resolve=True)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_option_of_every_group(group):
+    required = {
+        "data=jsonl": ["data.path=a.jsonl", "data.held_out_path=b.jsonl"],
+        "reward=python": ["reward.path=math.sqrt"],
+    }
+    assert check_targets(plain(composed(group, *required.get(group, [])))) > 10
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment(experiment):
+    assert check_targets(plain(composed(f"experiment={experiment}"))) > 3
+    text = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
+    assert text[0] == "# @package _global_"
+    assert text[1].startswith("# python src/")
+    assert text[1].endswith(f"experiment={experiment}")
+
+
+@pytest.mark.parametrize("size", ["4b", "8b"])
+def test_the_papers_setting(size):
+    cfg = composed(f"experiment=oblr_qwen3_{size}")
+    assert (cfg.rollout.prompts_per_step, cfg.rollout.group_size, cfg.schedule.eta0) == (128, 8, 1e-2)
+    assert cfg.policy.path == f"Qwen/Qwen3-{size.upper()}-Base"

@@ -1,0 +1,75 @@
+"""Imports run one way: types ← leaf rooms ← policy, rollout ← callbacks ← scripts."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+BASE = {"errors", "types", "packing", "timing"}
+LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
+#: room → rooms of oblr that it may import, besides itself
+ALLOWED = {
+    "errors": set(),
+    "types": set(),
+    "packing": {"types"},
+    "timing": set(),
+    "terminal": set(),
+    "provenance": set(),
+    **dict.fromkeys(LEAVES, BASE),
+    "model": BASE,
+    "pretraining": BASE,
+    "policy": BASE | {"model", "gradnorm", "baselines", "losses", "schedules"},
+    "rollout": BASE | {"model", "rewards"},
+    "checks": BASE | {"model", "baselines", "schedules"},
+    "callbacks": BASE | LEAVES | {"policy", "rollout"},
+}
+#: package → the only places that may import it
+ONLY_IN = {
+    "vllm": {"rollout/vllm.py"},
+    "hydra": {"train.py", "pretrain.py", "launch.py"},
+    "omegaconf": {"train.py", "pretrain.py", "launch.py"},
+    "lightning": {"policy.py", "pretraining.py", "rollout/datamodule.py", "train.py", "pretrain.py", "callbacks"},
+}
+
+
+def sources() -> list[Path]:
+    return [*(ROOT / "src").rglob("*.py"), *(ROOT / "callbacks").glob("*.py")]
+
+
+def imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def room(path: Path) -> str | None:
+    if path.parent.name == "callbacks":
+        return "callbacks"
+    parts = path.relative_to(ROOT / "src").parts
+    return parts[1].removesuffix(".py") if parts[0] == "oblr" and parts[1] != "__init__.py" else None
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_rooms_import_only_what_lies_below_them(path):
+    if (here := room(path)) is None:  # scripts may import everything
+        return
+    used = {name.split(".")[1] for name in imported(path) if name.startswith("oblr.")}
+    assert used - {here} <= ALLOWED[here]
+    if here != "callbacks":
+        assert not any(name.split(".")[0] == "callbacks" for name in imported(path))
+
+
+@pytest.mark.parametrize("package", ONLY_IN)
+def test_heavy_packages_stay_in_their_rooms(package):
+    found = set()
+    for path in sources():
+        if any(name.split(".")[0] == package for name in imported(path)):
+            place = path.relative_to(ROOT / "src" if "src" in path.parts else ROOT)
+            found.add("callbacks" if place.parts[0] == "callbacks" else str(place).removeprefix("oblr/"))
+    assert found <= ONLY_IN[package]
+    assert found

@@ -1,0 +1,42 @@
+import os
+import sys
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "src"))
+import launch
+from oblr.errors import SettingError
+
+
+def checkpoint(folder, seconds):
+    (folder / "checkpoints").mkdir(parents=True)
+    path = folder / "checkpoints" / "last.ckpt"
+    path.touch()
+    os.utime(path, (seconds, seconds))
+
+
+def test_a_run_gets_a_folder_of_its_own():
+    assert launch.run_folder("runs/x", None).startswith("runs/x/20")
+
+
+def test_last_is_the_run_whose_checkpoint_was_written_last(tmp_path):
+    checkpoint(tmp_path / "b", 100)
+    checkpoint(tmp_path / "a", 200)
+    (tmp_path / "c").mkdir()  # started, and never saved
+    assert launch.run_folder(str(tmp_path), "last") == str(tmp_path / "a")
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(SettingError, match=r"^ckpt_path: "):
+        launch.run_folder(str(tmp_path), "last")
+
+
+def test_processes_of_one_run_share_its_folder(monkeypatch):
+    monkeypatch.setenv(launch.RUN_FOLDER, "runs/x/shared")
+    assert launch.run_folder("runs/x", None) == "runs/x/shared"
+
+
+def test_faults_of_the_program_are_not_made_into_one_line():
+    with pytest.raises(ZeroDivisionError), launch.one_line_errors():
+        raise ZeroDivisionError

@@ -1,0 +1,181 @@
+"""The step against the textbook: plain autograd on one sequence at a time."""
+
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
+
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.group_mean_std import GroupMeanStdBaseline
+from oblr.baselines.rloo import RLOOBaseline
+from oblr.errors import StaleEngineError
+from oblr.losses.policy_gradient import PolicyGradientLoss
+from oblr.model import TokenScorer
+from oblr.packing import pack
+from oblr.policy import PolicyModule
+from oblr.schedules.constant import ConstantSchedule
+from oblr.schedules.snr import SNRSchedule
+from oblr.types import Completion, Rollout, RolloutBatch
+
+GROUP_SIZE = 4
+REWARDS = [1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the third group is dead
+LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8]
+TEMPERATURE = 0.8
+
+
+class OneBatch:
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        yield self.batch
+
+
+class KeepReports(L.Callback):
+    def __init__(self):
+        self.reports = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.reports.append(outputs["report"])
+
+
+def make_batch(folder: Path, tied: bool, drift: float = 0.02) -> RolloutBatch:
+    """Rollouts whose behaviour policy is the saved model, up to ``drift`` nats a token."""
+    lm = tiny_model(tied)
+    lm.save_pretrained(folder)
+    generator, rollouts = torch.Generator().manual_seed(1), []
+    for rollout in make_rollouts(LENGTHS, REWARDS):
+        with torch.no_grad():
+            logprobs = TokenScorer(lm, TEMPERATURE)(pack([rollout]))[0]
+        logprobs = logprobs + drift * torch.randn(len(logprobs), generator=generator)
+        completion = Completion(rollout.completion.token_ids, logprobs.tolist(), True)
+        rollouts.append(Rollout(rollout.problem, rollout.prompt_ids, completion, "", rollout.reward))
+    return RolloutBatch(rollouts, GROUP_SIZE, weight_version=1)
+
+
+def take_steps(
+    folder, batch, *, steps=1, baseline=None, schedule=None, token_budget=60, optimizer=torch.optim.SGD, bound=1.0
+):
+    policy = PolicyModule(
+        path=str(folder),
+        dtype="float32",
+        baseline=baseline or GradientWeightedBaseline(),
+        loss=PolicyGradientLoss(),
+        schedule=schedule or ConstantSchedule(0.0),
+        optimizer=lambda parameters: optimizer(parameters, lr=0.0),
+        temperature=TEMPERATURE,
+        token_budget=token_budget,
+        logprob_gap_bound=bound,
+    )
+    keep = KeepReports()
+    trainer = L.Trainer(
+        max_epochs=steps,
+        accelerator="cpu",
+        callbacks=[keep],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(policy, OneBatch(batch))
+    return policy, keep.reports
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("token_budget", [1, 60, 10_000])  # one group, some, and all groups in a micro-batch
+def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, token_budget):
+    batch = make_batch(tmp_path, tied)
+    policy, (report,) = take_steps(tmp_path, batch, token_budget=token_budget)
+
+    lm = tiny_model(tied)
+    scores = score_gradients(lm, batch.rollouts, TEMPERATURE)
+    norms = [square_norm(g) for g in scores]
+    ratios = []
+    for rollout in batch.rollouts:
+        with torch.no_grad():
+            logprob = TokenScorer(lm, TEMPERATURE)(pack([rollout]))[0].double().sum()
+        ratios.append(torch.exp(logprob - sum(rollout.completion.logprobs)).item())
+
+    groups = []
+    for q in range(4):
+        members = range(q * GROUP_SIZE, (q + 1) * GROUP_SIZE)
+        weights = {j: ratios[j] ** 2 * norms[j] for j in members}
+        coefficients = []
+        for i in members:
+            others = [j for j in members if j != i]
+            baseline = sum(weights[j] * REWARDS[j] for j in others) / sum(weights[j] for j in others)
+            coefficients.append(ratios[i] * (REWARDS[i] - baseline) / GROUP_SIZE)
+        groups.append(combine([scores[i] for i in members], coefficients))
+    gradient = combine(groups, [1 / 4] * 4)
+
+    parameters = dict(policy.scorer.lm.named_parameters())
+    difference = square_norm({name: p.grad.double() + gradient[name] for name, p in parameters.items()})
+    assert (difference / square_norm(gradient)) ** 0.5 < 1e-5
+    live = report.live.repeat_interleave(GROUP_SIZE)
+    torch.testing.assert_close(
+        report.square_norms.flatten()[live], torch.tensor(norms).double()[live], rtol=1e-5, atol=0
+    )
+    torch.testing.assert_close(report.ratios.flatten()[live], torch.tensor(ratios).double()[live], rtol=1e-4, atol=0)
+    assert report.moments.mean_square == pytest.approx(square_norm(gradient), rel=1e-5)
+    assert report.moments.square_mean == pytest.approx(sum(square_norm(g) for g in groups) / 4, rel=1e-5)
+    assert report.moments.n_groups == 4
+
+
+def test_groups_of_equal_reward_cost_no_pass(tmp_path, monkeypatch):
+    batch = make_batch(tmp_path, tied=True)
+    packed = []
+    original = PolicyModule.micro_batches
+
+    def spy(self, batch, live):
+        for groups, micro in original(self, batch, live):
+            packed.extend(groups.tolist())
+            yield groups, micro
+
+    monkeypatch.setattr(PolicyModule, "micro_batches", spy)
+    _, (report,) = take_steps(tmp_path, batch)
+    assert packed == [0, 1, 3]
+    assert report.live.tolist() == [True, True, False, True]
+    assert report.square_norms[2].isnan().all()
+    assert (report.advantages[2] == 0).all()
+
+
+def test_a_batch_without_any_live_group_leaves_the_policy_alone(tmp_path):
+    batch = make_batch(tmp_path, tied=True)
+    dead = RolloutBatch(batch.rollouts[8:12], GROUP_SIZE, 1)
+    both = RolloutBatch([*dead.rollouts, *dead.rollouts], GROUP_SIZE, 1)
+    policy, (report,) = take_steps(tmp_path, both, schedule=SNRSchedule(1.0), optimizer=torch.optim.AdamW)
+    assert report.lr == 0.0
+    assert report.moments.square_mean == 0.0
+    before = dict(tiny_model(tied=True).named_parameters())
+    assert all(torch.equal(p, before[name]) for name, p in policy.scorer.lm.named_parameters())
+
+
+@pytest.mark.parametrize("baseline", [RLOOBaseline(), GroupMeanStdBaseline()])
+def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseline):
+    batch = make_batch(tmp_path, tied=True)
+    monkeypatch.setattr(PolicyModule, "square_norms", None)
+    _, (report,) = take_steps(tmp_path, batch, baseline=baseline)
+    assert report.square_norms.isnan().all()
+    expected = baseline(batch.rewards, report.weights)
+    torch.testing.assert_close(report.advantages, expected)
+    assert report.moments.mean_square > 0
+
+
+def test_the_update_moves_by_the_rate_against_the_gradient(tmp_path):
+    batch = make_batch(tmp_path, tied=True)
+    before = dict(tiny_model(tied=True).named_parameters())
+    policy, (report,) = take_steps(tmp_path, batch, schedule=SNRSchedule(0.1, "plug_in"))
+    assert 0 < report.lr < 0.1
+    for name, p in policy.scorer.lm.named_parameters():
+        torch.testing.assert_close(p.data, before[name].data - report.lr * p.grad)
+
+
+def test_a_stale_engine_stops_the_run(tmp_path):
+    batch = make_batch(tmp_path, tied=True, drift=0.5)
+    with pytest.raises(StaleEngineError, match="stale"):
+        take_steps(tmp_path, batch, bound=0.01)

@@ -1,0 +1,190 @@
+"""Whole runs through the real command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, run_script
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from callbacks.summary import read_curves
+
+DEMO_STEPS = 12
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "policy" / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The first steps of ``make demo``: vLLM and everything."""
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    result = run_script("train.py", "experiment=pocket", f"steps={DEMO_STEPS}", f"paths.output_dir={folder}")
+    assert result.returncode == 0, result.stderr
+    return folder, result
+
+
+def test_the_demo_learns(demo):
+    curves = read_curves(demo[0] / "tensorboard")
+    accuracy, low, high = (curves[f"eval/sampled_{end}"][1] for end in ("accuracy", "low", "high"))
+    assert 0.25 <= accuracy[0] <= 0.60
+    assert accuracy[-1] > accuracy[0] + 0.10
+    assert low[-1] > high[0]
+
+
+def test_the_demo_shows_what_it_does(demo):
+    folder, result = demo
+    assert result.stderr == ""
+    assert "summary" in result.stdout
+    assert len(result.stdout.splitlines()) < 30
+    assert (folder / "summary.png").stat().st_size > 20_000
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert "gradnorm/per_sample" in tags["histograms"]
+    assert "rollout/samples/text_summary" in tags["tensors"]
+    every_step = """train/reward train/lr train/entropy train/live_groups rollout/logprob_gap_max rollout/length
+        gradnorm/mean gradnorm/cv_within_group gradnorm/correlation_with_length
+        snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema
+        time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""
+    curves = read_curves(folder / "tensorboard")
+    for tag in every_step.split():
+        assert curves[tag][0] == list(range(DEMO_STEPS)), tag
+
+
+def test_the_engine_has_the_policys_weights_at_every_step(demo):
+    _, gaps = read_curves(demo[0] / "tensorboard")["rollout/logprob_gap_max"]
+    assert max(gaps) <= 1e-3
+
+
+def test_the_run_folder_says_what_the_run_was(demo):
+    folder, _ = demo
+    record = json.loads((folder / "run.json").read_text())
+    assert record["seed"] == 1
+    assert record["revision"] != "unknown"
+    assert {"torch", "transformers", "lightning"} < record["versions"].keys()
+    assert any(name.startswith("vllm") for name in record["versions"])
+    assert f"output_dir: {folder}" in (folder / "config.yaml").read_text()
+    assert (folder / "checkpoints" / "last.ckpt").exists()
+    assert "vllm" in (folder / "train.log").read_text()
+
+
+def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
+    from oblr.model import TokenScorer, load_model, load_tokenizer
+    from oblr.packing import pack
+    from oblr.rollout.vllm import VLLMEngine
+    from oblr.types import Problem, Rollout, Sampling
+
+    path = str(demo[0] / "policy")
+    tokenizer, engine = load_tokenizer(path), VLLMEngine(path, "float32", 128)
+    engine.start()
+    prompt = tokenizer.encode("1 + 2 + 3 =\n")
+    (completions,) = engine.generate([prompt], Sampling(4, 1.0, 32, (tokenizer.eos_token_id,)), seed=0)
+    engine.close()
+    packed = pack([Rollout(Problem("", "", ""), prompt, c, "", 0.0) for c in completions])
+    with torch.no_grad():
+        logprobs, _ = TokenScorer(load_model(path, "float32"), 1.0)(packed)
+    assert (logprobs - packed.behaviour_logprobs).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer):
+    overrides = (f"optimizer={optimizer}", "schedule.eta0=1e-3", "callbacks.checkpoint.every_n_epochs=1")
+    assert train("steps=5", *overrides, folder="whole").returncode == 0
+    assert train("steps=3", *overrides, folder="parts").returncode == 0
+    third = weights(tmp_path / "parts")
+    resumed = train("steps=5", "ckpt_path=last", *overrides, folder="parts")
+    assert resumed.returncode == 0, resumed.stderr
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert not same(third, weights(tmp_path / "parts"))
+    assert (tmp_path / "parts" / "run-2.json").exists()
+    whole, parts = (read_curves(tmp_path / name / "tensorboard") for name in ("whole", "parts"))
+    for tag in ("train/lr", "train/reward", "snr/ema", "gradnorm/mean"):
+        assert whole[tag] == parts[tag], tag
+
+
+def test_without_callbacks_the_parameters_are_the_same_bits(train, tmp_path):
+    for baseline in ("gradient_weighted", "rloo"):  # rloo: norms are measured by a callback
+        seen, alone = f"{baseline}-seen", f"{baseline}-alone"
+        assert train("steps=3", f"baseline={baseline}", folder=seen).returncode == 0
+        names = "evaluation throughput grad_stats snr samples progress summary graceful_stop"
+        removed = [f"~callbacks.{name}" for name in names.split()]
+        result = train("steps=3", f"baseline={baseline}", *removed, folder=alone)
+        assert result.returncode == 0, result.stderr
+        assert same(weights(tmp_path / seen), weights(tmp_path / alone))
+        assert "gradnorm/mean" in read_curves(tmp_path / seen / "tensorboard")
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+def test_a_skipped_sync_is_found_out(train, monkeypatch, engine):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    name = {"hf": "ForgetfulHF", "vllm": "ForgetfulVLLM"}[engine]
+    result = train("steps=5", f"rollout.engine={engine}", f"rollout.engines.{engine}._target_=stale.{name}")
+    assert result.returncode == 2
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert "rollout engine is stale: after sync 2" in lines[0]
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path, engine):
+    folder = tmp_path / "run"
+    command = [
+        *(sys.executable, "src/train.py", "experiment=pocket", f"rollout.engine={engine}", "steps=500"),
+        *(
+            "rollout.prompts_per_step=4",
+            "data.held_out.size=8",
+            f"paths.output_dir={folder}",
+            "callbacks.progress.every=1",
+        ),
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    for line in process.stdout:
+        if "step 2/500" in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert err == ""
+    assert "go on with ckpt_path=last" in out
+    done = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] + 1
+    assert 2 <= done < 500
+    deadline = time.time() + 10
+    while time.time() < deadline and subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True).stdout:
+        time.sleep(0.2)
+    assert subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True).stdout == b""
+    resumed = run_script("train.py", *command[2:], f"steps={done + 1}", "ckpt_path=last")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"step {done + 1}/{done + 1}" in resumed.stdout
+
+
+@pytest.mark.parametrize("trainer", ["fsdp", "ddp"])
+def test_two_ranks(train, tmp_path, trainer):
+    overrides = [
+        f"trainer={trainer}",
+        "optimizer=adamw",
+        "schedule.eta0=1e-3",
+        "trainer.accelerator=cpu",
+        "trainer.devices=2",
+    ]
+    result = train("steps=3", *overrides)
+    assert result.returncode == 0, result.stderr
+    curves = read_curves(tmp_path / "run" / "tensorboard")
+    assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3
+    resumed = train("steps=4", "ckpt_path=last", *overrides)
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(read_curves(tmp_path / "run" / "tensorboard")["train/lr"][0]) == 4
