@@ -17,6 +17,8 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export XDG_CONFIG_HOME := $(CURDIR)/.cache/config
 export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/torchinductor
+# Idle OpenMP threads spin; with another program on the same cores that makes both crawl. Sleep sooner.
+export GOMP_SPINCOUNT ?= 1000
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 
 demo: $(STAMP)
