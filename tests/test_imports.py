@@ -17,7 +17,7 @@ ALLOWED = {
     "terminal": set(),
     "provenance": set(),
     **dict.fromkeys(LEAVES, BASE),
-    "model": BASE,
+    "model": BASE | {"gradnorm"},
     "pretraining": BASE,
     "policy": BASE | {"model", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"model", "rewards"},

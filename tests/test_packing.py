@@ -1,3 +1,6 @@
+import random
+
+import pytest
 import torch
 from conftest import make_rollouts, tiny_model
 
@@ -20,6 +23,15 @@ def test_every_token_is_there_once_and_in_order():
         torch.testing.assert_close(packed.behaviour_logprobs[target], torch.tensor(rollout.completion.logprobs))
         assert flat[packed.predictors[target] + 1].tolist() == rollout.completion.token_ids
     assert packed.input_ids.shape[0] < len(rollouts)  # some rows hold several
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_at_most_two_percent_is_padding(seed):
+    rng = random.Random(seed)
+    packed = pack(
+        make_rollouts([rng.randint(1, rng.choice((5, 50, 500))) for _ in range(rng.randint(1, 200))], seed=seed)
+    )
+    assert (packed.segments.ids < 0).float().mean() <= 0.02
 
 
 def test_attention_never_crosses_sequences():

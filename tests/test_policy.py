@@ -11,6 +11,8 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.errors import StaleEngineError
+from oblr.gradnorm import contractions
+from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.model import TokenScorer
 from oblr.packing import pack
@@ -59,11 +61,21 @@ def make_batch(folder: Path, tied: bool, drift: float = 0.02) -> RolloutBatch:
 
 
 def take_steps(
-    folder, batch, *, steps=1, baseline=None, schedule=None, token_budget=60, optimizer=torch.optim.SGD, bound=1.0
+    folder,
+    batch,
+    *,
+    steps=1,
+    gradnorm=None,
+    baseline=None,
+    schedule=None,
+    token_budget=60,
+    optimizer=torch.optim.SGD,
+    bound=1.0,
 ):
     policy = PolicyModule(
         path=str(folder),
         dtype="float32",
+        gradnorm=gradnorm or GradNorms(passes="two"),
         baseline=baseline or GradientWeightedBaseline(),
         loss=PolicyGradientLoss(),
         schedule=schedule or ConstantSchedule(0.0),
@@ -87,10 +99,12 @@ def take_steps(
 
 
 @pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("passes", ["one", "two"])
 @pytest.mark.parametrize("token_budget", [1, 60, 10_000])  # one group, some, and all groups in a micro-batch
-def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, token_budget):
+def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, token_budget):
     batch = make_batch(tmp_path, tied)
-    policy, (report,) = take_steps(tmp_path, batch, token_budget=token_budget)
+    gradnorm = GradNorms("exact", passes)
+    policy, (report,) = take_steps(tmp_path, batch, gradnorm=gradnorm, token_budget=token_budget)
 
     lm = tiny_model(tied)
     scores = score_gradients(lm, batch.rollouts, TEMPERATURE)
@@ -158,7 +172,7 @@ def test_a_batch_without_any_live_group_leaves_the_policy_alone(tmp_path):
 @pytest.mark.parametrize("baseline", [RLOOBaseline(), GroupMeanStdBaseline()])
 def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseline):
     batch = make_batch(tmp_path, tied=True)
-    monkeypatch.setattr(PolicyModule, "square_norms", None)
+    monkeypatch.setattr(contractions, "linear_square_norms", None)
     _, (report,) = take_steps(tmp_path, batch, baseline=baseline)
     assert report.square_norms.isnan().all()
     expected = baseline(batch.rewards, report.weights)

@@ -19,7 +19,9 @@ from transformers import (
 )
 
 from oblr.errors import SettingError
+from oblr.gradnorm.head import head_scores, needs_slices
 from oblr.packing import PackedBatch
+from oblr.types import TokenScores
 
 
 def load_config(path: str) -> PretrainedConfig:
@@ -75,15 +77,19 @@ class TokenScorer(nn.Module):
         super().__init__()
         self.lm, self.temperature = lm, temperature
 
-    def forward(self, packed: PackedBatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the targets, float32 [n], and entropy of each next-token distribution in nats, [n]."""
+    def forward(self, packed: PackedBatch) -> TokenScores:
         hidden = self.lm.base_model(
             input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False
         ).last_hidden_state
-        logits = self.lm.get_output_embeddings()(hidden.flatten(0, 1)[packed.predictors]).float() / self.temperature
+        hidden, head = hidden.flatten(0, 1)[packed.predictors], self.lm.get_output_embeddings()
+        if needs_slices(head, len(hidden)):
+            return head_scores(head, hidden, packed.targets, self.temperature)
+        logits = head(hidden).float() / self.temperature
         logprobs = logits.log_softmax(-1)
-        entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
-        return logprobs.gather(-1, packed.targets[:, None]).squeeze(-1), entropy
+        with torch.no_grad():
+            probabilities = logprobs.exp()
+            entropy, collision = -(probabilities * logprobs).sum(-1), probabilities.square().sum(-1)
+        return TokenScores(logprobs.gather(-1, packed.targets[:, None]).squeeze(-1), entropy, collision)
 
     def shard(self, mesh: DeviceMesh) -> None:
         """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's."""

@@ -1,5 +1,6 @@
 """Lay sequences out in rows for one forward pass, and remember which token belongs to which sequence."""
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -8,6 +9,9 @@ import torch
 from torch import Tensor
 
 from oblr.types import Rollout
+
+#: Largest share of padding in a packed batch.
+PADDING = 0.02
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,26 @@ class Segments:
         taken = (starts[:, None] + column).clamp(max=max(len(order) - 1, 0))
         return torch.where(column < lengths[:, None], order[taken], len(self.ids))
 
+    @cached_property
+    def spans(self) -> list[slice | Tensor]:
+        """Where each segment's tokens are: a slice where they lie next to each other, sparing a copy, or indices."""
+        spans: list[slice | Tensor] = []
+        for row in self.index:
+            tokens = row[row < len(self.ids)]
+            first = int(tokens[0]) if len(tokens) else 0
+            adjacent = len(tokens) == 0 or int(tokens[-1]) - first + 1 == len(tokens)
+            spans.append(slice(first, first + len(tokens)) if adjacent else tokens)
+        return spans
+
+    @cached_property
+    def regular(self) -> bool:
+        """Whether the tokens are the segments one after the other, all of one length."""
+        return torch.equal(self.index.flatten(), torch.arange(len(self.ids), device=self.ids.device))
+
     def pad(self, x: Tensor) -> Tensor:
         """Regroup token rows ``x`` [n, d] as [S, T, d], zeros where a segment is shorter than T."""
+        if self.regular:
+            return x.unflatten(0, self.index.shape)
         return torch.cat([x, x.new_zeros(1, *x.shape[1:])])[self.index]
 
     def sum(self, x: Tensor) -> Tensor:
@@ -77,19 +99,15 @@ class PackedBatch:
 
 
 def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
-    """First-fit decreasing into rows as long as the longest sequence."""
-    row_length = max(r.n_tokens for r in rollouts)
-    rows: list[list[int]] = []
-    free: list[int] = []
-    for i in sorted(range(len(rollouts)), key=lambda i: -rollouts[i].n_tokens):
-        size = rollouts[i].n_tokens
-        row = next((k for k, room in enumerate(free) if room >= size), None)
-        if row is None:
-            rows.append([])
-            free.append(row_length)
-            row = -1
-        rows[row].append(i)
-        free[row] -= size
+    """Share sequences out between rows so that at most :data:`PADDING` of the tokens are padding."""
+    sizes = [r.n_tokens for r in rollouts]
+    n_rows = max(1, sum(sizes) // max(sizes))
+    while True:
+        rows = fill_rows(sizes, n_rows)
+        row_length = max(sum(sizes[i] for i in row) for row in rows)
+        if n_rows == 1 or n_rows * row_length * (1 - PADDING) <= sum(sizes):
+            break
+        n_rows = n_rows * 9 // 10  # longer rows fill more evenly, but attention costs more in them
 
     input_ids = torch.zeros(len(rows), row_length, dtype=torch.long)
     # Positions of the padding run on from the row's last sequence: nothing reads it, and it needs no mask of its own.
@@ -119,3 +137,14 @@ def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
         Segments(torch.tensor(owners), len(rollouts)),
         torch.tensor(behaviour),
     )
+
+
+def fill_rows(sizes: Sequence[int], n_rows: int) -> list[list[int]]:
+    """Largest first, each into the row that is emptiest so far."""
+    rows: list[list[int]] = [[] for _ in range(n_rows)]
+    heap = [(0, k) for k in range(n_rows)]
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        filled, k = heapq.heappop(heap)
+        rows[k].append(i)
+        heapq.heappush(heap, (filled + sizes[i], k))
+    return rows

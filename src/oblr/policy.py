@@ -1,7 +1,6 @@
 """The policy and its one step: arXiv 2511.23310 from rollouts to update."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import lightning as L
@@ -12,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from oblr.baselines.base import Baseline, live_groups
 from oblr.errors import StaleEngineError
-from oblr.gradnorm.capture import Tape, capture
+from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.model import TokenScorer, load_model
 from oblr.packing import PackedBatch, pack
@@ -21,6 +20,8 @@ from oblr.timing import Stopwatch
 from oblr.types import Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
+#: For baselines that use no weights, and for looking on.
+UNIFORM, EXACT = GradNorms("uniform"), GradNorms("exact", "two")
 
 
 class PolicyModule(L.LightningModule):
@@ -29,7 +30,8 @@ class PolicyModule(L.LightningModule):
     Args:
         path: Hugging Face model folder or hub id.
         dtype: "float32" or "bfloat16".
-        baseline: turns rewards and gradient-norm weights into advantages.
+        gradnorm: finds the weights of the baseline, and the gradient.
+        baseline: turns rewards and those weights into advantages.
         loss: turns advantages into the coefficient of each sequence's score.
         schedule: turns the moments of the gradient into the learning rate.
         optimizer: constructor, given the parameters.
@@ -42,6 +44,7 @@ class PolicyModule(L.LightningModule):
         self,
         path: str,
         dtype: str,
+        gradnorm: GradNorms,
         baseline: Baseline,
         loss: PolicyGradientLoss,
         schedule: Schedule,
@@ -54,7 +57,7 @@ class PolicyModule(L.LightningModule):
         self.automatic_optimization = False
         self.path, self.dtype_name = path, dtype
         self.baseline, self.loss, self.schedule, self.make_optimizer = baseline, loss, schedule, optimizer
-        self.temperature, self.token_budget = temperature, token_budget
+        self.gradnorm, self.temperature, self.token_budget = gradnorm, temperature, token_budget
         self.logprob_gap_bound = logprob_gap_bound
         self.clock = Stopwatch()
 
@@ -63,6 +66,7 @@ class PolicyModule(L.LightningModule):
             self.scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
             if self.device_mesh is not None:
                 self.scorer.shard(self.device_mesh["data_parallel"])
+            self.gradnorm.choose_passes(self.scorer.lm, self.token_budget)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.make_optimizer(self.parameters())
@@ -93,21 +97,18 @@ class PolicyModule(L.LightningModule):
         optimizer = cast(LightningOptimizer, self.optimizers())
         optimizer.zero_grad()
 
+        tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, packed in self.micro_batches(batch, live):
-            if self.baseline.needs_norms:
-                norms[groups] = self.square_norms(packed).view(-1, group_size).cpu()  # n_i
-
-            with self.capture(packed, group_size) as tape:
-                logprobs, entropy = self.scorer(packed)
-                log_ratios = packed.target_segments.sum(logprobs.detach() - packed.behaviour_logprobs)
+            with tier.score(self.scorer, self.scorer.lm, packed, group_size, self.current_epoch) as scores:
+                log_ratios = packed.target_segments.sum(scores.tokens.logprobs - packed.behaviour_logprobs)
                 ratios[groups] = log_ratios.exp().double().view(-1, group_size).cpu()  # ρ_i
+                norms[groups] = scores.weights.view(-1, group_size).cpu()  # n_i
                 weights[groups] = self.loss.sequence_ratios(ratios[groups]).square() * norms[groups]  # ρ_i² n_i
                 advantages[groups] = self.baseline(batch.rewards[groups], weights[groups])  # R_i − b_i
                 coefficients = self.loss.coefficients(advantages[groups], ratios[groups])  # ρ_i (R_i − b_i) / G
-                per_token = coefficients.flatten().to(logprobs)[packed.target_segments.ids]
-                (-per_token * logprobs).sum().backward()  # .grad −= Σ_q g_q
-            group_squares[groups] = tape.square_norms.cpu()  # ‖g_q‖²
-            entropies.append(entropy)
+                # .grad −= Σ_q g_q, and ‖g_q‖²
+                group_squares[groups] = scores.backward(-coefficients.flatten().to(self.device)).cpu()
+            entropies.append(scores.tokens.entropy)
 
         moments = self.moments(group_squares)
         lr = self.schedule(moments, self.current_epoch)  # η_t
@@ -115,6 +116,7 @@ class PolicyModule(L.LightningModule):
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = lr
             optimizer.step()
+        norms[~live if tier.measures else ...] = NAN  # a rank may have filled up with dead groups
         mean_entropy = torch.cat(entropies).mean().item() if entropies else NAN
         return StepReport(batch, live, norms, weights, advantages, ratios, mean_entropy, gap, moments, lr)
 
@@ -124,7 +126,7 @@ class PolicyModule(L.LightningModule):
         """Largest |log π − log μ| of a token in the first responses: the engine must have this policy's weights."""
         packed = pack(batch.rollouts[:sequences]).to(self.device)
         with torch.no_grad():
-            logprobs, _ = self.scorer(packed)
+            logprobs = self.scorer(packed).logprobs
         gap = self.reduce((logprobs - packed.behaviour_logprobs).abs().max(), "max").item()
         if not gap <= self.logprob_gap_bound:
             raise StaleEngineError(
@@ -156,26 +158,12 @@ class PolicyModule(L.LightningModule):
             packed = pack([rollout for q in members for rollout in batch.group(q)])
             yield torch.tensor(members), packed.to(self.device)
 
-    def capture(self, packed: PackedBatch, group_size: int | None = None) -> AbstractContextManager[Tape]:
-        """Capture the norms of single sequences; or, given a group size, weight gradients and the norms of groups."""
-        segments, targets = packed.segments, packed.target_segments
-        if group_size is not None:
-            group_of = torch.arange(segments.count, device=self.device) // group_size
-            segments, targets = segments.merge(group_of), targets.merge(group_of)
-        return capture(self.scorer.lm, segments, targets, weights=group_size is not None)
-
-    def square_norms(self, packed: PackedBatch) -> Tensor:
-        """``n_i = ‖∇θ log π(o_i|q)‖²`` of each packed sequence, float64 [S]; leaves ``.grad`` alone."""
-        with self.capture(packed) as tape:
-            logprobs, _ = self.scorer(packed)
-            logprobs.sum().backward()
-        return tape.square_norms
-
     def live_square_norms(self, batch: RolloutBatch) -> Tensor:
         """``n_i`` of the live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
         norms = torch.full(batch.rewards.shape, NAN, dtype=torch.float64)
         for groups, packed in self.micro_batches(batch, live_groups(batch.rewards)):
-            norms[groups] = self.square_norms(packed).view(-1, batch.group_size).cpu()
+            with EXACT.score(self.scorer, self.scorer.lm, packed, batch.group_size) as scores:
+                norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
         return norms
 
     def moments(self, group_squares: Tensor) -> Moments:

@@ -8,7 +8,7 @@ A *group* is the G responses to one prompt; a batch lists its sequences group by
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,6 +86,20 @@ class RolloutBatch:
 
     def group(self, q: int) -> list[Rollout]:
         return self.rollouts[q * self.group_size : (q + 1) * self.group_size]
+
+
+class TokenScores(NamedTuple):
+    """What the policy says of each scored token, float32 [n]; only ``logprobs`` is differentiable.
+
+    Attributes:
+        logprobs: log-probability of the token.
+        entropy: of the distribution it was drawn from, in nats.
+        collision: ``Σ_v π_v²`` of that distribution.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+    collision: Tensor
 
 
 @dataclass(frozen=True)

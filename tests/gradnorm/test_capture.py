@@ -4,9 +4,18 @@ from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_
 from torch import nn
 
 from oblr.errors import SettingError
+from oblr.gradnorm import head
 from oblr.gradnorm.capture import capture
 from oblr.model import TokenScorer
 from oblr.packing import pack
+
+
+@pytest.fixture(params=["whole", "sliced"], autouse=True)
+def head_slices(request, monkeypatch):
+    """The head at once, and a few rows of the vocabulary at a time."""
+    if request.param == "sliced":
+        monkeypatch.setattr(head, "SLICE", 1000)
+
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 TEMPERATURE = 0.7
@@ -40,8 +49,8 @@ def test_weighted_pass_gives_autograds_gradient_and_the_norms_of_groups(tied, fa
 
     packed, group_of = pack(rollouts), torch.arange(8) // 4
     segments, targets = packed.segments.merge(group_of), packed.target_segments.merge(group_of)
-    with capture(lm, segments, targets, weights=True) as tape:
-        logprobs, _ = TokenScorer(lm, TEMPERATURE)(packed)
+    with capture(lm, segments, targets, "weights") as tape:
+        logprobs = TokenScorer(lm, TEMPERATURE)(packed).logprobs
         (coefficients[packed.target_segments.ids] * logprobs).sum().backward()
 
     for name, p in lm.named_parameters():

@@ -17,7 +17,7 @@ class Baseline(Protocol):
     leave_one_out: bool
 
     def __call__(self, rewards: Tensor, weights: Tensor) -> Tensor:
-        """Advantages [N, G] from rewards [N, G] and weights ``ρ_i² n_i`` [N, G], NaN unless ``needs_norms``."""
+        """Advantages [N, G] from rewards [N, G] and weights ``ρ_i² n_i`` [N, G], ignored unless ``needs_norms``."""
 
 
 def live_groups(rewards: Tensor) -> Tensor:

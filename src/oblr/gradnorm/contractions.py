@@ -34,18 +34,31 @@ def linear_square_norms(a: Tensor, b: Tensor, segments: Segments) -> Tensor:
     return torch.cat(norms)
 
 
+def linear_sketch(a: Tensor, b: Tensor, segments: Segments, probes: Tensor) -> Tensor:
+    """Unbiased estimate of ``‖Σ_t b_t a_tᵀ‖²`` per segment, float32 [S]: ``(1/k) Σ_z ‖Bᵀ(Az)‖²``, ``E zzᵀ = I``.
+
+    Projecting one side alone has a relative variance of 2/k over the effective rank of the gradient; projecting both,
+    2/k and more. Both cost T·k·(d_in + d_out). The wider side is projected, whichever that is.
+
+    Args:
+        probes: random signs [max(d_in, d_out), k].
+    """
+    wide, narrow = (a, b) if a.shape[-1] >= b.shape[-1] else (b, a)
+    projected = segments.pad(wide.float() @ probes)
+    return (segments.pad(narrow).float().mT @ projected).square().sum((1, 2)) / probes.shape[1]
+
+
 def linear_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
     """Weight gradient ``Σ_t b_t a_tᵀ`` of all segments [d_out, d_in] and its squared norm per segment [S].
 
     Forms one segment's gradient at a time, so the product costs what the plain weight gradient costs.
     """
-    total = a.new_zeros(b.shape[-1], a.shape[-1], dtype=torch.float32)
-    norms = []
-    for tokens in segments.index:
-        kept = tokens[tokens < len(segments.ids)]
-        gradient = b[kept].float().mT @ a[kept].float()
-        norms.append(gradient.square().sum())
-        total += gradient
+    total, norms = None, []
+    for span in segments.spans:
+        gradient = b[span].float().mT @ a[span].float()
+        norms.append(torch.linalg.vector_norm(gradient).square())
+        total = gradient if total is None else total.add_(gradient)
+    assert total is not None
     return total, torch.stack(norms)
 
 

@@ -1,0 +1,91 @@
+"""One update of a tiny policy on given rollouts, on one process or two; the test of ranks compares the results."""
+
+import sys
+from pathlib import Path
+
+import lightning as L
+import torch
+from conftest import make_rollouts, tiny_model
+from lightning.pytorch.strategies import ModelParallelStrategy
+
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.gradnorm.measure import GradNorms
+from oblr.losses.policy_gradient import PolicyGradientLoss
+from oblr.policy import PolicyModule
+from oblr.schedules.snr import SNRSchedule
+from oblr.types import RolloutBatch, StepReport
+
+LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8, 7, 3, 11, 2, 9, 9, 1, 1, 4, 5, 6, 7, 20, 3, 3, 2]
+#: all groups live; or all live groups on the first rank; or a mixture
+REWARDS = {
+    "all": [1, 0, 0, 1] * 8,
+    "first": [1, 0, 0, 1] * 4 + [0, 0, 0, 0] * 4,
+    "mixed": [1, 0, 0, 1, 1, 1, 1, 1, 0, 0.5, 0, 1, 0, 0, 0, 0] + [0, 1, 0, 0] * 3 + [1, 1, 1, 1],
+}
+
+
+class Share:
+    """This rank's groups."""
+
+    def __init__(self, rollouts: list, trainer: L.Trainer):
+        self.rollouts, self.trainer = rollouts, trainer
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self):
+        share = len(self.rollouts) // self.trainer.world_size
+        yield RolloutBatch(self.rollouts[self.trainer.global_rank * share :][:share], 4, 1)
+
+
+class Keep(L.Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.report: StepReport = outputs["report"]
+
+
+def main(kind: str, passes: str, rewards: str, folder: Path) -> None:
+    strategy = {
+        "single": "auto",
+        "ddp": "ddp",
+        "fsdp": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, save_distributed_checkpoint=False),
+    }[kind]
+    policy = PolicyModule(
+        path=str(folder / "model"),
+        dtype="float32",
+        gradnorm=GradNorms("exact", passes),
+        baseline=GradientWeightedBaseline(),
+        loss=PolicyGradientLoss(importance=False),
+        schedule=SNRSchedule(0.1, "plug_in"),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        temperature=1.0,
+        token_budget=60,
+        logprob_gap_bound=100.0,
+    )
+    keep = Keep()
+    trainer = L.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        devices=1 if kind == "single" else 2,
+        strategy=strategy,
+        callbacks=[keep],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(policy, Share(make_rollouts(LENGTHS, REWARDS[rewards]), trainer))
+    report = keep.report
+    result = {
+        "square_norms": trainer.strategy.all_gather(report.square_norms).flatten(),
+        "moments": torch.tensor([report.moments.mean_square, report.moments.square_mean, report.lr]),
+        **{name: weight.clone() for name, weight in policy.weights()},
+    }
+    if trainer.is_global_zero:
+        torch.save(result, folder / f"{kind}-{passes}-{rewards}.pt")
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[4])
+    if not (folder / "model").exists():
+        tiny_model(tied=folder.name.startswith("tied")).save_pretrained(folder / "model")
+    main(*sys.argv[1:4], folder)
