@@ -95,7 +95,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     engine.close()
     packed = pack([Rollout(Problem("", "", ""), prompt, c, "", 0.0) for c in completions])
     with torch.no_grad():
-        logprobs, _ = TokenScorer(load_model(path, "float32"), 1.0)(packed)
+        logprobs = TokenScorer(load_model(path, "float32"), 1.0)(packed).logprobs
     assert (logprobs - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
