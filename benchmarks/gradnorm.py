@@ -102,7 +102,7 @@ def updates(lm: Qwen3ForCausalLM, length: int) -> dict[str, Update]:
 
 
 #: tokens a sequence → rounds
-ROUNDS = {128: 7, 512: 3, 1024: 3, 2048: 3}
+ROUNDS = {128: 7, 512: 2, 1024: 2, 2048: 2}
 #: time over plain, at T ≤ 512; memory over plain
 TARGETS = {
     "one pass, exact": (1.20, 1.6),
