@@ -35,3 +35,14 @@ def test_demo_figures_are_the_measured_ones():
         )
         assert f"| {seed} | {before:.1f} % | {after:.1f} % | +{rise:.1f} points | {gap:.0e} |" in README
     assert all(figure["holds"] is not False for figure in figures.values())
+
+
+def test_cost_figures_are_the_measured_ones():
+    result = json.loads((ROOT / "benchmarks" / "results" / "gradnorm.json").read_text())
+    figures = {figure["name"]: figure["value"] for figure in result["figures"]}
+    rows = re.findall(r"^\| ([a-z+, ]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]*) ?\|$", README, flags=re.MULTILINE)
+    assert len(rows) == 7
+    for kind, short, long, memory in rows:
+        assert short == f"{figures[f'T=128: time, {kind}']:.2f}"
+        assert long == f"{figures[f'T=512: time, {kind}']:.2f}"
+        assert memory == (f"{figures[f'T=128: peak memory, {kind}']:.2f}" if memory else "")
