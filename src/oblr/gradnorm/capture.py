@@ -7,6 +7,7 @@ whose backward hands the layer's use to a `Tape`.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,8 @@ from oblr.gradnorm.uses import EmbeddingUse, Gradients, LinearNorms, LinearUse, 
 from oblr.packing import Segments
 
 Mode = Literal["norms", "record", "weights"]
+#: Layers that have been found to be plain RMSNorms.
+_RMS_NORMS: WeakSet[nn.Module] = WeakSet()
 
 
 class Tape:
@@ -168,12 +171,17 @@ def _rms_normalize(x: Tensor, eps: float) -> Tensor:
 
 def _is_rms_norm(module: nn.Module, eps: float) -> bool:
     """Whether ``module`` computes ``w ⊙ x/√(mean x² + ε)``: checked on numbers, since variants share the name."""
+    if module in _RMS_NORMS:  # a capture is made for every micro-batch; the formula does not change between them
+        return True
     weight = getattr(module, "weight", None)
     if weight is None or weight.ndim != 1 or len(list(module.parameters())) != 1:
         return False
     probe = {"weight": torch.linspace(0.5, 2, len(weight))}  # not the weight itself, which may be sharded
     x = torch.linspace(-1, 1, 2 * len(weight)).view(2, -1)
-    return torch.allclose(functional_call(module, probe, (x,)), _rms_normalize(x, eps) * probe["weight"])
+    if not torch.allclose(functional_call(module, probe, (x,)), _rms_normalize(x, eps) * probe["weight"]):
+        return False
+    _RMS_NORMS.add(module)
+    return True
 
 
 def _captured_forward(name: str, module: nn.Module, model: nn.Module, tape: Tape) -> Callable[..., Tensor]:
