@@ -84,7 +84,7 @@ def updates(lm: Qwen3ForCausalLM, length: int) -> dict[str, Update]:
 
         def update() -> None:
             lm.zero_grad()
-            with tier.score(scorer, lm, packed, GROUP_SIZE) as scores:
+            with tier.score(scorer, lm, [packed], GROUP_SIZE) as scores:
                 scores.backward(coefficients(scores.weights))
 
         return update
@@ -142,7 +142,7 @@ def errors(length: int) -> dict[str, float]:
         oracle.append(sum(p.grad.double().square().sum() for p in lm.parameters()))
 
     def relative(step: int, **settings: object) -> Tensor:
-        with GradNorms(**settings).score(scorer, lm, pack(batch), GROUP_SIZE, step) as scores:
+        with GradNorms(**settings).score(scorer, lm, [pack(batch)], GROUP_SIZE, step) as scores:
             return scores.weights / torch.stack(oracle) - 1
 
     sketches = torch.stack([relative(step, tier="sketch", passes="one") for step in range(8)])

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from oblr.model import TokenScorer
 from oblr.packing import pack
@@ -30,11 +38,19 @@ SHAPE = {
 }
 
 
-def tiny_model(tied: bool, family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
+#: Qwen2 has biases, Qwen3 norms of q and k, Llama neither.
+FAMILIES = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+}
+
+
+def tiny_model(tied: bool, family: str = "qwen3", seed: int = 0, **shape: int) -> PreTrainedModel:
     """A random model; all its parameters, biases and norms included, are away from their initial values."""
     torch.manual_seed(seed)
-    config, model = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}[family]
-    lm = model(config(tie_word_embeddings=tied, **SHAPE)).train()
+    config, model = FAMILIES[family]
+    lm = model(config(tie_word_embeddings=tied, **SHAPE | shape)).train()
     for p in lm.parameters():
         p.data += 0.05 * torch.randn_like(p)
     return lm

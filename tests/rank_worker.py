@@ -43,7 +43,7 @@ class Keep(L.Callback):
         self.report: StepReport = outputs["report"]
 
 
-def main(kind: str, passes: str, rewards: str, folder: Path) -> None:
+def main(kind: str, passes: str, token_budget: int, rewards: str, precision: str, folder: Path) -> None:
     strategy = {
         "single": "auto",
         "ddp": "ddp",
@@ -58,7 +58,7 @@ def main(kind: str, passes: str, rewards: str, folder: Path) -> None:
         schedule=SNRSchedule(0.1, "plug_in"),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
         temperature=1.0,
-        token_budget=60,
+        token_budget=token_budget,
         logprob_gap_bound=100.0,
     )
     keep = Keep()
@@ -67,6 +67,7 @@ def main(kind: str, passes: str, rewards: str, folder: Path) -> None:
         accelerator="cpu",
         devices=1 if kind == "single" else 2,
         strategy=strategy,
+        precision=precision,
         callbacks=[keep],
         logger=False,
         enable_checkpointing=False,
@@ -81,11 +82,12 @@ def main(kind: str, passes: str, rewards: str, folder: Path) -> None:
         **{name: weight.clone() for name, weight in policy.weights()},
     }
     if trainer.is_global_zero:
-        torch.save(result, folder / f"{kind}-{passes}-{rewards}.pt")
+        torch.save(result, folder / "result.pt")
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[4])
+    kind, passes, token_budget, rewards, precision, path = sys.argv[1:]
+    folder = Path(path)
     if not (folder / "model").exists():
         tiny_model(tied=folder.name.startswith("tied")).save_pretrained(folder / "model")
-    main(*sys.argv[1:4], folder)
+    main(kind, passes, int(token_budget), rewards, precision, folder)

@@ -48,4 +48,5 @@ def test_segments():
     x = torch.arange(1.0, 6)[:, None]
     assert segments.pad(x).squeeze(-1).tolist() == [[3, 0, 0], [1, 4, 5], [0, 0, 0]]
     assert segments.sum(x).flatten().tolist() == [3, 10, 0]
-    assert segments.merge(torch.tensor([0, 0, 1])).ids.tolist() == [0, -1, 0, 0, 0]
+    merged = Segments(torch.tensor([1, -1, 0, 3, 1]), 4).merge(2)
+    assert (merged.ids.tolist(), merged.count) == ([0, -1, 0, 1, 0], 2)

@@ -152,7 +152,7 @@ def test_groups_of_equal_reward_cost_no_pass(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PolicyModule, "micro_batches", spy)
     _, (report,) = take_steps(tmp_path, batch)
-    assert packed == [0, 1, 3]
+    assert sorted(packed) == [0, 1, 3]
     assert report.live.tolist() == [True, True, False, True]
     assert report.square_norms[2].isnan().all()
     assert (report.advantages[2] == 0).all()
@@ -172,7 +172,7 @@ def test_a_batch_without_any_live_group_leaves_the_policy_alone(tmp_path):
 @pytest.mark.parametrize("baseline", [RLOOBaseline(), GroupMeanStdBaseline()])
 def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseline):
     batch = make_batch(tmp_path, tied=True)
-    monkeypatch.setattr(contractions, "linear_square_norms", None)
+    monkeypatch.setattr(contractions.ExactNorms, "__call__", None)
     _, (report,) = take_steps(tmp_path, batch, baseline=baseline)
     assert report.square_norms.isnan().all()
     expected = baseline(batch.rewards, report.weights)

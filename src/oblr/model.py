@@ -20,6 +20,7 @@ from transformers import (
 
 from oblr.errors import SettingError
 from oblr.gradnorm.head import head_scores, needs_slices
+from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
 from oblr.types import TokenScores
 
@@ -84,11 +85,11 @@ class TokenScorer(nn.Module):
         hidden, head = hidden.flatten(0, 1)[packed.predictors], self.lm.get_output_embeddings()
         if needs_slices(head, len(hidden)):
             return head_scores(head, hidden, packed.targets, self.temperature)
-        logits = head(hidden).float() / self.temperature
-        logprobs = logits.log_softmax(-1)
-        with torch.no_grad():
+        logprobs = head(hidden).float().div_(self.temperature).log_softmax(-1)
+        with torch.no_grad(), no_autocast(logprobs):  # without a second array of the logits' size
             probabilities = logprobs.exp()
-            entropy, collision = -(probabilities * logprobs).sum(-1), probabilities.square().sum(-1)
+            entropy = -torch.einsum("nv,nv->n", probabilities, logprobs)
+            collision = torch.linalg.vector_norm(probabilities, dim=-1).square()
         return TokenScores(logprobs.gather(-1, packed.targets[:, None]).squeeze(-1), entropy, collision)
 
     def shard(self, mesh: DeviceMesh) -> None:

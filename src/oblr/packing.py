@@ -1,15 +1,18 @@
 """Lay sequences out in rows for one forward pass, and remember which token belongs to which sequence."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from oblr.types import Rollout
 
+T = TypeVar("T")
 #: Largest share of padding in a packed batch.
 PADDING = 0.02
 
@@ -41,11 +44,11 @@ class Segments:
     def spans(self) -> list[slice | Tensor]:
         """Where each segment's tokens are: a slice where they lie next to each other, sparing a copy, or indices."""
         spans: list[slice | Tensor] = []
-        for row in self.index:
-            tokens = row[row < len(self.ids)]
-            first = int(tokens[0]) if len(tokens) else 0
-            adjacent = len(tokens) == 0 or int(tokens[-1]) - first + 1 == len(tokens)
-            spans.append(slice(first, first + len(tokens)) if adjacent else tokens)
+        for row, own in zip(self.index.cpu(), self.index, strict=True):
+            length = int((row < len(self.ids)).sum())
+            first = int(row[0]) if length else 0
+            adjacent = length == 0 or int(row[length - 1]) - first + 1 == length
+            spans.append(slice(first, first + length) if adjacent else own[:length])
         return spans
 
     @cached_property
@@ -59,15 +62,21 @@ class Segments:
             return x.unflatten(0, self.index.shape)
         return torch.cat([x, x.new_zeros(1, *x.shape[1:])])[self.index]
 
+    @cached_property
+    def members(self) -> Tensor:
+        """float32 [S, n]; 1 where a token belongs to a segment."""
+        return (self.ids == torch.arange(self.count, device=self.ids.device)[:, None]).float()
+
     def sum(self, x: Tensor) -> Tensor:
         """Sum token rows ``x`` [n, …] over each segment: [S, …]."""
+        if x.ndim == 2:  # a matrix product, which is far faster than adding row by row
+            return self.members.to(x.dtype) @ x
         kept = self.ids >= 0
         return x.new_zeros(self.count, *x.shape[1:]).index_add_(0, self.ids[kept], x[kept])
 
-    def merge(self, parent: Tensor) -> "Segments":
-        """The same tokens under coarser segments: ``parent`` [S] maps each segment to its new id."""
-        ids = torch.where(self.ids >= 0, parent[self.ids.clamp(min=0)], -1)
-        return Segments(ids, int(parent.max()) + 1)
+    def merge(self, size: int) -> "Segments":
+        """The same tokens under coarser segments, each of ``size`` consecutive ones."""
+        return Segments(self.ids.div(size, rounding_mode="floor"), self.count // size)
 
     def to(self, device: torch.device) -> "Segments":
         return Segments(self.ids.to(device), self.count)
@@ -148,3 +157,56 @@ def fill_rows(sizes: Sequence[int], n_rows: int) -> list[list[int]]:
         rows[k].append(i)
         heapq.heappush(heap, (filled + sizes[i], k))
     return rows
+
+
+def cut(items: Sequence[T], n_parts: int) -> list[Sequence[T]]:
+    """Consecutive parts of equal number, give or take one."""
+    bounds = [len(items) * k // n_parts for k in range(n_parts + 1)]
+    return [items[start:end] for start, end in pairwise(bounds)]
+
+
+def parts_needed(sizes: Sequence[int], budget: int) -> int:
+    """Fewest parts that a group of sequences of these sizes must be cut into; each holds at least one sequence."""
+    for n_parts in range(1, len(sizes)):
+        if max(sum(part) for part in cut(sizes, n_parts)) <= budget:
+            return n_parts
+    return len(sizes)
+
+
+def plan(
+    sizes: Sequence[Sequence[int]], live: Sequence[bool], budget: int, agree: Callable[[list[int]], list[int]]
+) -> list[tuple[list[int], int]]:
+    """Share the live groups out between forward passes of at most ``budget`` tokens.
+
+    Every rank gets the same number of passes, because collectives run inside each. A rank that has fewer live groups
+    fills up with dead ones, whose advantages are zero, or has fewer groups a pass.
+
+    Args:
+        sizes: tokens of each sequence of each group.
+        live: which groups have advantages.
+        agree: the elementwise maximum of some counts over all ranks.
+
+    Returns:
+        (groups, 1): complete groups in one micro-batch; or ([group], parts): a group that is cut into several.
+    """
+    dead = [q for q in range(len(sizes)) if not live[q]]
+    large = [q for q in range(len(sizes)) if live[q] and sum(sizes[q]) > budget]
+    small = [q for q in range(len(sizes)) if live[q] and sum(sizes[q]) <= budget]
+    large.sort(key=lambda q: -parts_needed(sizes[q], budget))
+    (n_large,) = agree([len(large)])
+    while len(large) < n_large:
+        large.append((small or dead).pop())
+    parts = agree([parts_needed(sizes[q], budget) for q in large]) if large else []
+
+    together: list[list[int]] = []
+    room = 0
+    for q in small:
+        if not together or sum(sizes[q]) > room:
+            together.append([])
+            room = budget
+        together[-1].append(q)
+        room -= sum(sizes[q])
+    (count,) = agree([len(together)])
+    while len(together) < count:
+        together.append([dead.pop()] if dead else [max(together, key=len).pop()])
+    return [*(([q], n) for q, n in zip(large, parts, strict=True)), *((groups, 1) for groups in together)]

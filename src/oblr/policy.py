@@ -14,7 +14,7 @@ from oblr.errors import StaleEngineError
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.model import TokenScorer, load_model
-from oblr.packing import PackedBatch, pack
+from oblr.packing import PackedBatch, cut, pack, plan
 from oblr.schedules.base import Schedule
 from oblr.timing import Stopwatch
 from oblr.types import Moments, RolloutBatch, StepReport
@@ -36,7 +36,7 @@ class PolicyModule(L.LightningModule):
         schedule: turns the moments of the gradient into the learning rate.
         optimizer: constructor, given the parameters.
         temperature: of the behaviour policy.
-        token_budget: most tokens in a micro-batch, which holds complete groups (at least one).
+        token_budget: most tokens in a micro-batch of several sequences. A group that has more is spread over several.
         logprob_gap_bound: largest tolerated |log π − log μ| of a token right after a sync, in nats.
     """
 
@@ -66,7 +66,6 @@ class PolicyModule(L.LightningModule):
             self.scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
             if self.device_mesh is not None:
                 self.scorer.shard(self.device_mesh["data_parallel"])
-            self.gradnorm.choose_passes(self.scorer.lm, self.token_budget)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.make_optimizer(self.parameters())
@@ -96,19 +95,19 @@ class PolicyModule(L.LightningModule):
         live = live_groups(batch.rewards)
         optimizer = cast(LightningOptimizer, self.optimizers())
         optimizer.zero_grad()
+        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget)
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
-        for groups, packed in self.micro_batches(batch, live):
-            with tier.score(self.scorer, self.scorer.lm, packed, group_size, self.current_epoch) as scores:
-                log_ratios = packed.target_segments.sum(scores.tokens.logprobs - packed.behaviour_logprobs)
-                ratios[groups] = log_ratios.exp().double().view(-1, group_size).cpu()  # ρ_i
+        for groups, parts in self.micro_batches(batch, live):
+            with tier.score(self.scorer, self.scorer.lm, parts, group_size, self.current_epoch) as scores:
+                ratios[groups] = scores.log_ratios.exp().view(-1, group_size).cpu()  # ρ_i
                 norms[groups] = scores.weights.view(-1, group_size).cpu()  # n_i
                 weights[groups] = self.loss.sequence_ratios(ratios[groups]).square() * norms[groups]  # ρ_i² n_i
                 advantages[groups] = self.baseline(batch.rewards[groups], weights[groups])  # R_i − b_i
                 coefficients = self.loss.coefficients(advantages[groups], ratios[groups])  # ρ_i (R_i − b_i) / G
                 # .grad −= Σ_q g_q, and ‖g_q‖²
                 group_squares[groups] = scores.backward(-coefficients.flatten().to(self.device)).cpu()
-            entropies.append(scores.tokens.entropy)
+            entropies.append(scores.entropy)
 
         moments = self.moments(group_squares)
         lr = self.schedule(moments, self.current_epoch)  # η_t
@@ -135,34 +134,22 @@ class PolicyModule(L.LightningModule):
             )
         return gap
 
-    def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, PackedBatch]]:
-        """Live groups, as many at a time as the token budget allows: their indices and their packed sequences.
+    def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, list[PackedBatch]]]:
+        """The live groups as :func:`oblr.packing.plan` has them: their indices and their packed sequences."""
 
-        Every rank gets the same number of micro-batches, because collectives run inside each. A rank that has fewer
-        live groups fills up with dead ones, whose advantages are zero.
-        """
-        dead = (~live).nonzero().flatten().tolist()
-        plan: list[list[int]] = []
-        room = 0
-        for q in live.nonzero().flatten().tolist():
-            size = sum(rollout.n_tokens for rollout in batch.group(q))
-            if not plan or size > room:
-                plan.append([])
-                room = self.token_budget
-            plan[-1].append(q)
-            room -= size
-        count = int(self.reduce(torch.tensor(len(plan), device=self.device), "max"))
-        while len(plan) < count:
-            plan.append([dead.pop()] if dead else [max(plan, key=len).pop()])
-        for members in plan:
-            packed = pack([rollout for q in members for rollout in batch.group(q)])
-            yield torch.tensor(members), packed.to(self.device)
+        def agree(counts: list[int]) -> list[int]:
+            return self.reduce(torch.tensor(counts, device=self.device), "max").tolist()
+
+        sizes = [[rollout.n_tokens for rollout in batch.group(q)] for q in range(batch.n_groups)]
+        for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):
+            rollouts = [rollout for q in groups for rollout in batch.group(q)]
+            yield torch.tensor(groups), [pack(part).to(self.device) for part in cut(rollouts, n_parts)]
 
     def live_square_norms(self, batch: RolloutBatch) -> Tensor:
         """``n_i`` of the live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
         norms = torch.full(batch.rewards.shape, NAN, dtype=torch.float64)
-        for groups, packed in self.micro_batches(batch, live_groups(batch.rewards)):
-            with EXACT.score(self.scorer, self.scorer.lm, packed, batch.group_size) as scores:
+        for groups, parts in self.micro_batches(batch, live_groups(batch.rewards)):
+            with EXACT.score(self.scorer, self.scorer.lm, parts, batch.group_size) as scores:
                 norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
         return norms
 

@@ -47,8 +47,8 @@ def test_weighted_pass_gives_autograds_gradient_and_the_norms_of_groups(tied, fa
     expected = combine(oracle, coefficients.tolist())
     groups = [combine(oracle[s], coefficients[s].tolist()) for s in (slice(0, 4), slice(4, 8))]
 
-    packed, group_of = pack(rollouts), torch.arange(8) // 4
-    segments, targets = packed.segments.merge(group_of), packed.target_segments.merge(group_of)
+    packed = pack(rollouts)
+    segments, targets = packed.segments.merge(4), packed.target_segments.merge(4)
     with capture(lm, segments, targets, "weights") as tape:
         logprobs = TokenScorer(lm, TEMPERATURE)(packed).logprobs
         (coefficients[packed.target_segments.ids] * logprobs).sum().backward()

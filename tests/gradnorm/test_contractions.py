@@ -7,14 +7,28 @@ from oblr.packing import Segments
 IDS = torch.tensor([0, 0, 2, -1, 1, 2, 2, -1, 0, 2])
 
 
+def each_segment(a, b):
+    return torch.stack([(b[s == IDS].T @ a[s == IDS]).square().sum() for s in range(3)])
+
+
 @pytest.mark.parametrize(("d_in", "d_out"), [(3, 2), (40, 50)])  # T = 4: direct form, Gram form
-def test_linear_square_norms(d_in, d_out, monkeypatch):
-    a, b = torch.randn(10, d_in), torch.randn(10, d_out)
-    expected = torch.stack([(b[s == IDS].T @ a[s == IDS]).square().sum() for s in range(3)])
-    segments = Segments(IDS, 3)
-    torch.testing.assert_close(contractions.linear_square_norms(a, b, segments), expected)
-    monkeypatch.setattr(contractions, "CHUNK", 1)  # one segment at a time
-    torch.testing.assert_close(contractions.linear_square_norms(a, b, segments), expected)
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_exact_norms(d_in, d_out, rows, monkeypatch):
+    monkeypatch.setattr(contractions, "GRAM_ROWS", rows)
+    a, b, other = torch.randn(10, d_in), torch.randn(10, d_out), torch.randn(10, d_in)
+    norms, segments = contractions.ExactNorms(), Segments(IDS, 3)
+    for x, y in ((a, b), (a, 2 * b), (other, b), (a, b)):  # what is remembered of an input belongs to it alone
+        torch.testing.assert_close(norms(x, y, segments), each_segment(x, y))
+
+
+def test_the_sketch_is_unbiased_and_its_spread_is_as_documented():
+    a, b = torch.randn(10, 20), torch.randn(10, 30)
+    exact, generator = each_segment(a, b), torch.Generator().manual_seed(0)
+    draws = torch.stack([contractions.SketchNorms(4, generator)(a, b, Segments(IDS, 3)) for _ in range(4000)])
+    assert ((draws.mean(0) - exact) / (draws.std(0) / len(draws) ** 0.5)).abs().max() < 4
+    for s in range(3):
+        spectrum = torch.linalg.svdvals(b[s == IDS].T @ a[s == IDS]) ** 2
+        assert (draws[:, s].std() / exact[s]) ** 2 < 2 / 4 * spectrum.square().sum() / spectrum.sum() ** 2 * 1.1
 
 
 def test_bfloat16_inputs_are_accumulated_in_float32():
@@ -25,16 +39,6 @@ def test_bfloat16_inputs_are_accumulated_in_float32():
     b[1] = -b[1] * 1.01
     b = b.bfloat16()
     exact = (b.double().T @ a.double()).square().sum()
-    norm = contractions.linear_square_norms(a, b, Segments(torch.zeros(2, dtype=torch.long), 1))
+    norm = contractions.ExactNorms()(a, b, Segments(torch.zeros(2, dtype=torch.long), 1))
     assert norm.dtype == torch.float32
     torch.testing.assert_close(norm[0].double(), exact, rtol=1e-2, atol=0)
-
-
-def test_embedding_rows_of_equal_token_add_up():
-    ids, e = torch.tensor([5, 7, 5, 0, 7, 5, 1, 1, 2, 1]), torch.randn(10, 4)
-    expected = []
-    for s in range(3):
-        table = torch.zeros(8, 4).index_add_(0, ids[s == IDS], e[s == IDS])
-        expected.append(table.square().sum())
-    norms = contractions.embedding_square_norms(ids, e, Segments(IDS, 3))
-    torch.testing.assert_close(norms, torch.stack(expected))

@@ -30,7 +30,7 @@ def run(gradnorm, lm, rollouts, step=0, temperature=1.0):
     """(weights, gradient, norms of groups of four) of one micro-batch."""
     lm.zero_grad()
     scorer = TokenScorer(lm, temperature)
-    with gradnorm.score(scorer, lm, pack(rollouts), 4, step) as scores:
+    with gradnorm.score(scorer, lm, [pack(rollouts)], 4, step) as scores:
         groups = scores.backward(COEFFICIENTS[: len(rollouts)])
     return scores.weights, {name: p.grad.clone() for name, p in lm.named_parameters() if p.requires_grad}, groups
 
@@ -93,7 +93,7 @@ def test_the_estimator_is_exactly_unbiased_in_every_tier(tier):
         [torch.cat([g.flatten() for g in gradient.values()]) for gradient in score_gradients(lm, responses, 1.0)]
     ).double()
     scores = scores - probabilities @ scores
-    with GradNorms(tier, "two").score(TokenScorer(lm, 1.0), lm, pack(responses), choices) as scored:
+    with GradNorms(tier, "two").score(TokenScorer(lm, 1.0), lm, [pack(responses)], choices) as scored:
         weights = scored.weights
 
     expected = (probabilities * rewards) @ scores
@@ -178,3 +178,21 @@ def test_auto_takes_one_pass_where_it_fits_and_says_so(caplog):
 def test_bad_settings(settings, name):
     with pytest.raises(SettingError, match=rf"^gradnorm\.{name}: "):
         GradNorms(**settings)
+
+
+@pytest.mark.parametrize("passes", ["one", "two"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_autocast_computes_in_bfloat16_on_float32_weights(passes, tied):
+    lm, rollouts = tiny_model(tied), make_rollouts(LENGTHS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        oracle = score_gradients(lm, rollouts, 1.0)
+        weights, gradient, groups = run(GradNorms("exact", passes), lm, rollouts)
+    full_precision = run(GradNorms("exact", passes), lm, rollouts)[0]
+    expected = combine(oracle, COEFFICIENTS.tolist())
+    parts = [combine(oracle[s], COEFFICIENTS[s].tolist()) for s in (slice(0, 4), slice(4, 8))]
+    torch.testing.assert_close(weights, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-2, atol=0)
+    torch.testing.assert_close(groups, torch.tensor([square_norm(g) for g in parts]).double(), rtol=1e-2, atol=0)
+    difference = square_norm({name: gradient[name].double() - expected[name] for name in expected})
+    assert (difference / square_norm(expected)) ** 0.5 < 1e-2
+    assert all(g.dtype == torch.float32 for g in gradient.values())
+    assert (weights - full_precision).abs().max() > 1e-4 * full_precision.max()  # it was bfloat16 indeed

@@ -17,81 +17,120 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.func import functional_call
 
 from oblr.errors import SettingError
-from oblr.gradnorm import contractions
+from oblr.gradnorm.contractions import ExactNorms, LinearNorms, square_norm
 from oblr.gradnorm.head import HeadUse
-from oblr.gradnorm.uses import EmbeddingUse, Gradients, LinearNorms, LinearUse, ScaleUse, TiedHead, Use
+from oblr.gradnorm.precision import autocast, no_autocast
+from oblr.gradnorm.uses import EmbeddingUse, Kept, LinearUse, SumUse, TiedHead, Use
 from oblr.packing import Segments
 
-Mode = Literal["norms", "record", "weights"]
+Mode = Literal["norms", "record", "weights", "sum"]
 #: Layers that have been found to be plain RMSNorms.
 _RMS_NORMS: WeakSet[nn.Module] = WeakSet()
+
+
+class GradientSum:
+    """The gradient of one function whose backward passes are several; not yet in ``.grad``."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[nn.Module, str], Tensor] = {}
+
+    def add(self, module: nn.Module, name: str, gradient: Tensor) -> None:
+        if (module, name) in self.parts:
+            self.parts[module, name] += gradient
+        else:
+            self.parts[module, name] = gradient
+
+    def release(self) -> Tensor:
+        """Add it to ``.grad``, see :func:`_add_gradient`; returns its squared norm, float64 []."""
+        for (module, name), gradient in self.parts.items():
+            _add_gradient(module.get_parameter(name), gradient)
+        return torch.stack([square_norm(gradient).double() for gradient in self.parts.values()]).sum()
 
 
 class Tape:
     """What one captured backward pass adds up.
 
     Args:
+        model: the captured model.
         segments: of the tokens of the packed rows, which every layer but the head sees.
         head_segments: of the positions that the head is applied to.
         mode: what the backward pass makes besides the norms.
             ``norms``: nothing; ``.grad`` stays as it was.
             ``record``: nothing yet; uses are kept, and :meth:`accumulate` makes weighted gradients of them.
             ``weights``: weight gradients, as a plain backward does.
+            ``sum``: weight gradients, added up in :attr:`sum` instead of ``.grad``.
         linear_norms: how the norm of a linear layer's gradient is found.
-        tied: whether the head's weight is the embedding's.
 
     Attributes:
         square_norms: float64 [S]; ``‖∇θ f_s‖²`` of each segment's share ``f_s`` of the differentiated sum.
+        sum: set it to go on with an earlier sum.
     """
 
-    def __init__(self, segments: Segments, head_segments: Segments, mode: Mode, linear_norms: LinearNorms, tied: bool):
+    def __init__(
+        self, model: nn.Module, segments: Segments, head_segments: Segments, mode: Mode, linear_norms: LinearNorms
+    ):
         device = segments.ids.device
         self.segments, self.head_segments, self.mode, self.linear_norms = segments, head_segments, mode, linear_norms
         self.square_norms = torch.zeros(segments.count, dtype=torch.float64, device=device)
         # Makes every captured layer's output require a gradient, whether or not its input does.
         self.anchor = torch.zeros((), device=device, requires_grad=True)
-        self.tied = tied
+        self.head, self.embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
+        self.tied = self.head.weight is self.embedding.weight
         self.tied_head: TiedHead | None = None
-        self.uses: list[Use] = []
+        self.kept: list[Kept] = []
+        self.sum = GradientSum()
+        self.last_cast: tuple[Tensor, Tensor] | None = None
 
     def parameter(self, p: Any) -> Any:
         """``p`` as autograd may see it: detached unless the pass makes weight gradients."""
         return p if p is None or self.mode == "weights" else p.detach()
 
-    def take(self, use: Use) -> Gradients:
-        """Account for one use; returns the gradients that backward is to return, if any."""
-        if self.mode == "weights":
-            gradients, norms = use.gradients()
-            self.square_norms += norms
-            return gradients
-        self.square_norms += use.square_norms(self.linear_norms)
-        if self.mode == "record":
-            self.uses.append(use)
-        return {}
+    def input(self, x: Tensor) -> Tensor:
+        """A linear layer's input in autocast's precision; q, k and v are given the same one."""
+        if self.last_cast is None or self.last_cast[0] is not x:
+            self.last_cast = x, autocast(x)
+        return self.last_cast[1]
 
-    def take_head(self, use: LinearUse | HeadUse) -> Gradients:
+    def take(self, use: Use) -> Tensor | None:
+        """Account for one use; returns the gradient that backward is to return, if any."""
+        if self.mode == "record":
+            kept, norms = use.keep(self.linear_norms)
+            self.kept.append(kept)
+        elif self.mode == "norms":
+            norms = use.square_norms(self.linear_norms)
+        else:
+            gradient, norms = use.gradient()
+            if self.mode == "weights":
+                self.square_norms += norms
+                return gradient
+            owner = self.embedding if self.tied and use.module is self.head else use.module
+            self.sum.add(owner, use.name, gradient)
+        self.square_norms += norms
+        return None
+
+    def take_head(self, use: LinearUse | HeadUse) -> Tensor | None:
         """Account for the head; a tied one is remembered until the embedding is met."""
         if self.tied:
             self.tied_head = use
         return self.take(use)
 
-    def accumulate(self, coefficients: Tensor, parent: Tensor) -> Tensor:
+    def accumulate(self, coefficients: Tensor, group_size: int) -> Tensor:
         """Add ``Σ_s c_s ∇θ f_s`` to ``.grad`` and forget the uses; under FSDP2 its mean over the ranks.
 
         Args:
-            coefficients: ``c_s`` [S].  parent: int64 [S], the group of each segment.
+            coefficients: ``c_s`` [S].  group_size: segments a group.
 
         Returns:
-            squared norm of each group's part, float64 [groups].
+            squared norm of each group's part, float64 [S / group_size].
         """
-        norms = torch.zeros(int(parent.max()) + 1, dtype=torch.float64, device=parent.device)
-        rows, targets = self.segments.merge(parent), self.head_segments.merge(parent)
-        while self.uses:
-            use = self.uses.pop().weighted(coefficients, lambda s: rows if s is self.segments else targets)
-            gradients, square_norms = use.gradients()
-            norms += square_norms
-            for name, gradient in gradients.items():
-                _add_gradient(use.module.get_parameter(name), gradient)
+        rows, targets = self.segments.merge(group_size), self.head_segments.merge(group_size)
+        norms = torch.zeros(rows.count, dtype=torch.float64, device=coefficients.device)
+        with no_autocast(coefficients):
+            while self.kept:
+                kept = self.kept.pop()
+                gradient, square_norms = kept.combine(coefficients, lambda s: rows if s is self.segments else targets)
+                norms += square_norms
+                _add_gradient(kept.module.get_parameter(kept.name), gradient)
         return norms
 
 
@@ -105,40 +144,53 @@ def _add_gradient(p: nn.Parameter, gradient: Tensor) -> None:
         p.grad += gradient
 
 
+def _cast(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if gradient is None else gradient.to(dtype)
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, tape: Tape, role: dict):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, *use: Any):
+        ctx.dtype, ctx.use, weight = weight.dtype, use, autocast(weight)  # the gradient is the master weight's
         ctx.save_for_backward(x, weight)
-        ctx.tape, ctx.role = tape, role
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight, autocast(bias))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor):
-        (x, weight), tape, role = ctx.saved_tensors, ctx.tape, ctx.role
-        segments = tape.head_segments if role["head"] else tape.segments
-        use = LinearUse(
-            role["module"], gy.flatten(0, -2), segments, x.flatten(0, -2), role["train_weight"], role["train_bias"]
-        )
-        gradients = tape.take_head(use) if role["head"] else tape.take(use)
-        grad_weight, grad_bias = (_cast(gradients.get(name), weight) for name in ("weight", "bias"))
-        return gy @ weight if ctx.needs_input_grad[0] else None, grad_weight, grad_bias, None, None, None
+        (x, weight), (tape, module, (train_weight, train_bias)) = ctx.saved_tensors, ctx.use
+        head = module is tape.head
+        segments, b = tape.head_segments if head else tape.segments, gy.flatten(0, -2)
+        grad_weight = grad_bias = None
+        if train_weight:
+            use = LinearUse(module, "weight", b, segments, x.flatten(0, -2), tied=head and tape.tied)
+            grad_weight = tape.take_head(use) if head else tape.take(use)
+        if train_bias:
+            grad_bias = tape.take(SumUse(module, "bias", b, segments))
+        gx = gy @ weight if ctx.needs_input_grad[0] else None
+        return gx, _cast(grad_weight, ctx.dtype), _cast(grad_bias, ctx.dtype), None, None, None, None
 
 
-class _Scale(torch.autograd.Function):
+class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, normed: Tensor, weight: Tensor, anchor: Tensor, tape: Tape, module: nn.Module):
-        ctx.save_for_backward(normed, weight)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, anchor: Tensor, eps: float, tape: Tape, module: nn.Module):
+        inverse = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, inverse, weight)
         ctx.tape, ctx.module = tape, module
-        return normed * weight
+        return (x.float() * inverse).to(x.dtype) * weight
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor):
-        (normed, weight), tape = ctx.saved_tensors, ctx.tape
-        tokens = (len(tape.segments.ids), -1)
-        gradients = tape.take(ScaleUse(ctx.module, gy.reshape(tokens), tape.segments, normed.reshape(tokens)))
-        return gy * weight, _cast(gradients.get("weight"), weight), None, None, None
+        """``∂f/∂x = (w⊙δ − x̂ · mean(w⊙δ⊙x̂)) / rms(x)``."""
+        (x, inverse, weight), tape = ctx.saved_tensors, ctx.tape
+        gy, normed = gy.float(), x.float() * inverse
+        products = gy * normed.to(x.dtype)
+        rows = products.reshape(len(tape.segments.ids), -1)
+        grad_weight = tape.take(SumUse(ctx.module, "weight", rows, tape.segments))
+        mean = products @ (weight.float() / len(weight))
+        gx = (gy * weight).addcmul_(normed, mean[..., None], value=-1).mul_(inverse).to(x.dtype)
+        return gx, _cast(grad_weight, weight.dtype), None, None, None, None
 
 
 class _Embedding(torch.autograd.Function):
@@ -155,18 +207,9 @@ class _Embedding(torch.autograd.Function):
         ids, e = ids.flatten(), gy.flatten(0, -2)
         if ctx.module.padding_idx is not None:  # like nn.Embedding: this row has no gradient
             e = e * (ids != ctx.module.padding_idx)[:, None]
-        gradients = tape.take(EmbeddingUse(ctx.module, e, tape.segments, ids, tape.tied_head))
+        gradient = tape.take(EmbeddingUse(ctx.module, "weight", e, tape.segments, ids, tape.tied_head))
         tape.tied_head = None
-        return None, _cast(gradients.get("weight"), weight), None, None, None
-
-
-def _cast(gradient: Tensor | None, weight: Tensor) -> Tensor | None:
-    return None if gradient is None else gradient.to(weight.dtype)
-
-
-def _rms_normalize(x: Tensor, eps: float) -> Tensor:
-    variance = x.float().square().mean(-1, keepdim=True)
-    return (x.float() * torch.rsqrt(variance + eps)).to(x.dtype)
+        return None, _cast(gradient, weight.dtype), None, None, None
 
 
 def _is_rms_norm(module: nn.Module, eps: float) -> bool:
@@ -176,31 +219,33 @@ def _is_rms_norm(module: nn.Module, eps: float) -> bool:
     weight = getattr(module, "weight", None)
     if weight is None or weight.ndim != 1 or len(list(module.parameters())) != 1:
         return False
-    probe = {"weight": torch.linspace(0.5, 2, len(weight))}  # not the weight itself, which may be sharded
+    weight = torch.linspace(0.5, 2, len(weight))  # not the weight itself, which may be sharded
     x = torch.linspace(-1, 1, 2 * len(weight)).view(2, -1)
-    if not torch.allclose(functional_call(module, probe, (x,)), _rms_normalize(x, eps) * probe["weight"]):
+    expected = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    if not torch.allclose(functional_call(module, {"weight": weight}, (x,)), expected):
         return False
     _RMS_NORMS.add(module)
     return True
 
 
-def _captured_forward(name: str, module: nn.Module, model: nn.Module, tape: Tape) -> Callable[..., Tensor]:
+def _captured_forward(name: str, module: nn.Module, tape: Tape) -> Callable[..., Tensor]:
     """The replacement forward of a layer that owns trainable parameters."""
     if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
-        role = {
-            "module": module,
-            "train_weight": module.weight.requires_grad,
-            "train_bias": module.bias is not None and module.bias.requires_grad,
-            "head": module is model.get_output_embeddings(),  # type: ignore[operator]
-        }
+        trained = [p is not None and p.requires_grad for p in (module.weight, module.bias)]
         return lambda x: _Linear.apply(
-            x, tape.parameter(module.weight), tape.parameter(module.bias), tape.anchor, tape, role
+            tape.input(x),
+            tape.parameter(module.weight),
+            tape.parameter(module.bias),
+            tape.anchor,
+            tape,
+            module,
+            trained,
         )
     if isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq:
         return lambda ids: _Embedding.apply(ids, tape.parameter(module.weight), tape.anchor, tape, module)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if eps is not None and _is_rms_norm(module, eps):
-        return lambda x: _Scale.apply(_rms_normalize(x, eps), tape.parameter(module.weight), tape.anchor, tape, module)
+        return lambda x: _RMSNorm.apply(x, tape.parameter(module.weight), tape.anchor, eps, tape, module)
     raise SettingError(
         "policy.path",
         f"layer {name!r} ({type(module).__name__}) owns trainable parameters whose gradient norm is not known",
@@ -214,7 +259,7 @@ def capture(
     segments: Segments,
     head_segments: Segments,
     mode: Mode = "norms",
-    linear_norms: LinearNorms = contractions.linear_square_norms,
+    linear_norms: LinearNorms | None = None,
 ) -> Iterator[Tape]:
     """Measure ``‖∇θ f_s‖²`` for every segment ``s`` while ``Σ_s f_s`` is differentiated inside the context.
 
@@ -222,22 +267,21 @@ def capture(
 
     Args:
         model: a Hugging Face causal LM of linear, RMSNorm and embedding layers; its head may be tied.
-        segments, head_segments, mode, linear_norms: see :class:`Tape`.
+        segments, head_segments, mode: see :class:`Tape`.  linear_norms: likewise; exact unless given.
 
     Raises:
         SettingError: a layer of another kind owns trainable parameters.
     """
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
-    tape = Tape(segments, head_segments, mode, linear_norms, tied=head.weight is embedding.weight)
-    head.tape = tape  # for head_scores, which does without the head's forward
+    tape = Tape(model, segments, head_segments, mode, linear_norms or ExactNorms())
+    tape.head.tape = tape  # for head_scores, which does without the head's forward
     patched = []
     try:
         for name, module in model.named_modules():
             if any(p.requires_grad for p in module.parameters(recurse=False)):
-                module.forward = _captured_forward(name, module, model, tape)  # type: ignore[method-assign]
+                module.forward = _captured_forward(name, module, tape)  # type: ignore[method-assign]
                 patched.append(module)
         yield tape
     finally:
-        del head.tape
+        del tape.head.tape
         for module in patched:
             del module.forward

@@ -1,88 +1,116 @@
-"""Squared gradient norms per segment from what backpropagation already holds.
+"""Gradients per segment from what backpropagation already holds, and their squared norms without the gradients.
 
-A layer's weight gradient for one segment is a contraction over the segment's tokens of the layer's input ``A`` and
-the gradient of its output ``B``. Its norm needs no such gradient to be formed for every segment at once: see
-Goodfellow 2015 (arXiv 1510.01799) and, for sequences, Li et al. 2022 (arXiv 2110.05679). Tokens are flat, [n, d];
-all sums are in float32 whatever the inputs, because nearly cancelling gradients lose everything in bfloat16.
+A linear layer's weight gradient for one segment is a contraction over the segment's tokens of the layer's input ``A``
+and the gradient of its output ``B``. Its norm needs no such gradient to be formed: see Goodfellow 2015
+(arXiv 1510.01799) and, for sequences, Li et al. 2022 (arXiv 2110.05679). Tokens are flat, [n, d]; all sums are in
+float32 whatever the inputs, because nearly cancelling gradients lose everything in bfloat16.
 """
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from oblr.packing import Segments
 
-#: Most floats held at once in the intermediate of a batched product.
-CHUNK = 2**24
+T = TypeVar("T")
+#: Rows of a Gram matrix that are computed at once; of the symmetric matrix only what lies right of them is needed.
+GRAM_ROWS = 64
 
 
-def linear_square_norms(a: Tensor, b: Tensor, segments: Segments) -> Tensor:
-    """``‖Σ_t b_t a_tᵀ‖²`` per segment, float32 [S].
+class LinearNorms(Protocol):
+    """``‖Σ_t b_t a_tᵀ‖²`` per segment, float32 [S], exact or estimated, from ``a`` [n, d_in] and ``b`` [n, d_out]."""
 
-    Gram form ``⟨AAᵀ, BBᵀ⟩`` costs T²·(d_in + d_out), direct form ``‖BᵀA‖²`` costs T·d_in·d_out: the cheaper is taken.
+    def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor: ...
+
+
+class OfLastInput(Generic[T]):
+    """A function of a layer's input that is found once for all layers that read it: q, k, v; gate, up.
+
+    One result is remembered, for such layers follow each other in a backward pass.
     """
-    padded_a, padded_b = segments.pad(a).float(), segments.pad(b).float()
-    length, d_in, d_out = padded_a.shape[1], a.shape[-1], b.shape[-1]
-    gram = length * (d_in + d_out) < d_in * d_out
-    step = max(1, CHUNK // (length * length if gram else d_in * d_out))
-    norms = []
-    for part_a, part_b in zip(padded_a.split(step), padded_b.split(step), strict=True):
-        if gram:
-            products = (part_a @ part_a.mT) * (part_b @ part_b.mT)
-        else:
-            products = (part_b.mT @ part_a).square_()
-        norms.append(products.sum((1, 2)))
-    return torch.cat(norms)
+
+    def __init__(self, function: Callable[[Tensor, Segments], T]):
+        self.function, self.a = function, torch.empty(0)
+
+    def __call__(self, a: Tensor, segments: Segments) -> T:
+        if (self.a.data_ptr(), self.a.shape, self.a.stride()) != (a.data_ptr(), a.shape, a.stride()):
+            self.value, self.a = self.function(a, segments), a
+        return self.value
 
 
-def linear_sketch(a: Tensor, b: Tensor, segments: Segments, probes: Tensor) -> Tensor:
-    """Unbiased estimate of ``‖Σ_t b_t a_tᵀ‖²`` per segment, float32 [S]: ``(1/k) Σ_z ‖Bᵀ(Az)‖²``, ``E zzᵀ = I``.
+class ExactNorms:
+    """Gram form ``⟨AAᵀ, BBᵀ⟩``, or direct form ``‖BᵀA‖²``, whichever is cheaper."""
 
-    Projecting one side alone has a relative variance of 2/k over the effective rank of the gradient; projecting both,
-    2/k and more. Both cost T·k·(d_in + d_out). The wider side is projected, whichever that is.
+    def __init__(self) -> None:
+        self.gram = OfLastInput(gram_rows)
+
+    def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
+        longest, d_in, d_out = segments.index.shape[1], a.shape[1], b.shape[1]
+        if segments.count * longest**2 * (d_in + d_out) > 2 * len(a) * d_in * d_out:
+            return torch.stack([square_norm(linear_gradient(a[span], b[span])) for span in segments.spans])
+        norms = torch.zeros(segments.count, device=b.device)
+        for rows_a, rows_b in zip(self.gram(a, segments), gram_rows(b, segments), strict=True):
+            products = rows_a * rows_b
+            norms += 2 * products.sum((1, 2)) - products[:, :, : products.shape[1]].sum((1, 2))
+        return norms
+
+
+class SketchNorms:
+    """Unbiased estimate ``(1/k) Σ_z ‖Bᵀ(Az)‖²`` with random signs ``z``, at a cost of n·k·(d_in + d_out).
+
+    Its relative variance is 2/k over the effective rank of the gradient, whichever side is projected; the input is,
+    because layers share it. Projecting both sides would cost the same and vary more.
 
     Args:
-        probes: random signs [max(d_in, d_out), k].
+        probes: k.
+        generator: of the signs, on the CPU, so that they are the same on every device.
     """
-    wide, narrow = (a, b) if a.shape[-1] >= b.shape[-1] else (b, a)
-    projected = segments.pad(wide.float() @ probes)
-    return (segments.pad(narrow).float().mT @ projected).square().sum((1, 2)) / probes.shape[1]
+
+    def __init__(self, probes: int, generator: torch.Generator):
+        def project(a: Tensor, segments: Segments) -> Tensor:
+            signs = torch.randint(2, (a.shape[1], probes), generator=generator) * 2.0 - 1
+            return segments.pad(product(a, signs.to(a))).mT
+
+        self.probes, self.projected = probes, OfLastInput(project)
+
+    def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
+        return (self.projected(a, segments) @ segments.pad(b).float()).square().sum((1, 2)) / self.probes
 
 
-def linear_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-    """Weight gradient ``Σ_t b_t a_tᵀ`` of all segments [d_out, d_in] and its squared norm per segment [S].
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """Matrix product [..., m, k] × [..., k, n] in float32, whatever the inputs."""
+    if x.is_cuda and x.dtype != torch.float32:  # on tensor cores: low-precision factors, float32 sums
+        return torch.bmm(x, y, out_dtype=torch.float32) if x.ndim == 3 else torch.mm(x, y, out_dtype=torch.float32)
+    return x.float() @ y.float()
+
+
+def square_norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x).square()
+
+
+def gram_rows(x: Tensor, segments: Segments) -> list[Tensor]:
+    """The upper triangle of each segment's ``XXᵀ``: from row s on, ``GRAM_ROWS`` rows [S, rows, T − s] each."""
+    padded = segments.pad(x)
+    starts = range(0, padded.shape[1], GRAM_ROWS)
+    return [product(padded[:, s : s + GRAM_ROWS], padded[:, s:].mT) for s in starts]
+
+
+def linear_gradient(a: Tensor, b: Tensor) -> Tensor:
+    """Weight gradient ``Σ_t b_t a_tᵀ`` of one segment, float32 [d_out, d_in]."""
+    return product(b.mT, a)
+
+
+def grouped_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    """Weight gradient of all segments [d_out, d_in] and its squared norm per segment [S].
 
     Forms one segment's gradient at a time, so the product costs what the plain weight gradient costs.
     """
     total, norms = None, []
     for span in segments.spans:
-        gradient = b[span].float().mT @ a[span].float()
-        norms.append(torch.linalg.vector_norm(gradient).square())
+        gradient = linear_gradient(a[span], b[span])
+        norms.append(square_norm(gradient))
         total = gradient if total is None else total.add_(gradient)
     assert total is not None
     return total, torch.stack(norms)
-
-
-def sum_square_norms(products: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-    """For parameters whose gradient is a plain sum over tokens (biases, scales): ``products`` [n, d] → (sum, norms)."""
-    sums = segments.sum(products.float())
-    return sums.sum(0), sums.square().sum(1)
-
-
-def embedding_square_norms(ids: Tensor, e: Tensor, segments: Segments) -> Tensor:
-    """Squared norm [S] of the embedding gradient: rows of equal token add up, ``Σ_{t,u} [id_t = id_u] ⟨e_t, e_u⟩``."""
-    padded_ids, padded_e = segments.pad(ids), segments.pad(e).float()
-    same = padded_ids[:, :, None] == padded_ids[:, None, :]
-    return ((padded_e @ padded_e.mT) * same).sum((1, 2))
-
-
-def tied_cross_terms(ids: Tensor, e: Tensor, segments: Segments, h: Tensor, d: Tensor, targets: Segments) -> Tensor:
-    """``2⟨S(E), DᵀH⟩ = 2 Σ_{t,u} D[u, id_t] ⟨E_t, H_u⟩`` per segment [S]: what a tied embedding adds to both norms.
-
-    Args:
-        ids: input token ids [n].  e: gradient of their embeddings [n, D].  segments: of those tokens.
-        h: inputs of the head [m, D].  d: gradient of the logits [m, V].  targets: segments of those positions.
-    """
-    padded_ids, padded_e = segments.pad(ids), segments.pad(e).float()
-    padded_h, padded_d = targets.pad(h).float(), targets.pad(d).float()
-    columns = padded_ids[:, None, :].expand(-1, padded_d.shape[1], -1)
-    return 2 * (padded_d.gather(2, columns) * (padded_h @ padded_e.mT)).sum((1, 2))

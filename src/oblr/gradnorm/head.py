@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
-from oblr.gradnorm.uses import Gradients, LinearNorms, LinearUse, Merged, Use
+from oblr.gradnorm.contractions import LinearNorms
+from oblr.gradnorm.precision import autocast
+from oblr.gradnorm.uses import EmbeddingRows, LinearUse, Merged, Use
 from oblr.packing import Segments
 from oblr.types import TokenScores
 
@@ -39,9 +41,9 @@ class HeadUse(Use):
     temperature: float
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
-        weight = self.module.get_parameter("weight")
+        weight = self.module.get_parameter(self.name)
         whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        return replace(super().weighted(coefficients, merged), weight=whole.detach())
+        return replace(super().weighted(coefficients, merged), weight=whole.detach().to(self.a.dtype))
 
     def slices(self) -> Iterator[tuple[int, Tensor, LinearUse]]:
         """(first row, the rows, their use) of each slice; ``∂log π/∂logits = (onehot − π)/temperature``."""
@@ -50,7 +52,7 @@ class HeadUse(Use):
             inside = (self.targets >= start) & (self.targets < start + len(rows))
             b[inside.nonzero().squeeze(1), self.targets[inside] - start] += 1
             b.mul_(self.b[:, None] / self.temperature)
-            yield start, rows, LinearUse(self.module, b, self.segments, self.a, weight=True, bias=False)
+            yield start, rows, LinearUse(self.module, self.name, b, self.segments, self.a)
 
     def input_gradient(self) -> Tensor:
         """Gradient of the head's inputs [n, D]."""
@@ -59,22 +61,17 @@ class HeadUse(Use):
     def square_norms(self, linear_norms: LinearNorms) -> Tensor:
         return torch.stack([use.square_norms(linear_norms) for _, _, use in self.slices()]).sum(0)
 
-    def gradients(self) -> tuple[Gradients, Tensor]:
+    def gradient(self) -> tuple[Tensor, Tensor]:
         total = torch.empty(self.weight.shape, device=self.a.device)
         norms = torch.zeros(self.segments.count, device=self.a.device)
         for start, rows, use in self.slices():
-            gradients, square_norms = use.gradients()
-            total[start : start + len(rows)] = gradients["weight"]
+            total[start : start + len(rows)], square_norms = use.gradient()
             norms += square_norms
-        return {"weight": total}, norms
+        return total, norms
 
-    def cross_terms(self, ids: Tensor, e: Tensor, segments: Segments) -> Tensor:
-        """What tying this head to an embedding adds to both norms, see ``contractions.tied_cross_terms``."""
-        total = torch.zeros(segments.count, device=e.device)
-        for start, rows, use in self.slices():
-            inside = (ids >= start) & (ids < start + len(rows))
-            total += use.cross_terms((ids - start).clamp(0, len(rows) - 1), e * inside[:, None], segments)
-        return total
+    def cross_terms(self, rows: EmbeddingRows) -> Tensor:
+        slices = ((start, start + len(own), use) for start, own, use in self.slices())
+        return torch.stack([use.cross_terms(rows.between(start, end)) for start, end, use in slices]).sum(0)
 
 
 def row_slices(weight: Tensor, n: int) -> Iterator[tuple[int, Tensor]]:
@@ -98,6 +95,7 @@ def _logits(h: Tensor, rows: Tensor, temperature: float) -> Tensor:
 class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, anchor: Tensor, targets: Tensor, temperature: float, head: Any):
+        ctx.dtype, weight = weight.dtype, autocast(weight)  # the gradient is the master weight's
         peak = torch.full((len(h),), -torch.inf, device=h.device)
         total, linear, square = (torch.zeros_like(peak) for _ in range(3))
         target = torch.empty_like(peak)
@@ -123,14 +121,14 @@ class _HeadScores(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, *_: Any):
         h, weight, targets, log_normaliser = ctx.saved_tensors
         segments = _whole(h) if ctx.tape is None else ctx.tape.head_segments
-        use = HeadUse(ctx.head, g, segments, h, weight, targets, log_normaliser, ctx.temperature)
+        use = HeadUse(ctx.head, "weight", g, segments, h, weight, targets, log_normaliser, ctx.temperature)
+        gradient = None
         if ctx.tape is not None and ctx.head.weight.requires_grad:
-            gradients = ctx.tape.take_head(use)
-        else:
-            gradients = use.gradients()[0] if ctx.needs_input_grad[1] else {}
+            gradient = ctx.tape.take_head(use)
+        elif ctx.needs_input_grad[1]:
+            gradient = use.gradient()[0]
         grad_h = use.input_gradient() if ctx.needs_input_grad[0] else None
-        grad_weight = gradients["weight"].to(weight.dtype) if "weight" in gradients else None
-        return grad_h, grad_weight, None, None, None, None
+        return grad_h, gradient if gradient is None else gradient.to(ctx.dtype), None, None, None, None
 
 
 def _whole(h: Tensor) -> Segments:
@@ -142,4 +140,4 @@ def head_scores(head: nn.Linear, h: Tensor, targets: Tensor, temperature: float)
     tape = getattr(head, "tape", None)
     weight = head.weight if tape is None else tape.parameter(head.weight)
     anchor = head.weight.new_zeros(()) if tape is None else tape.anchor
-    return TokenScores(*_HeadScores.apply(h, weight, anchor, targets, temperature, head))
+    return TokenScores(*_HeadScores.apply(autocast(h), weight, anchor, targets, temperature, head))

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from oblr.errors import SettingError
-from oblr.gradnorm import contractions
-from oblr.gradnorm.capture import capture
-from oblr.gradnorm.uses import LinearNorms
+from oblr.gradnorm.capture import GradientSum, capture
+from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
+from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, Segments
 from oblr.types import TokenScores
 
@@ -26,17 +26,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SequenceScores:
-    """One micro-batch, scored.
+    """Complete groups, scored.
 
     Attributes:
-        tokens: log-probabilities (detached) and more of each target.
+        log_ratios: ``log π(o_i|q) − log μ(o_i|q)``, float64 [S].
         weights: ``n_i`` or what stands for it, float64 [S].
+        entropy: of the distribution that each response token was drawn from, in nats, float32 [n].
         backward: given coefficients ``c_i`` [S], adds ``Σ_i c_i ∇θ log π(o_i|q)`` to ``.grad`` and returns the squared
             norm of each group's part, float64 [groups]. Call it once, inside the context.
     """
 
-    tokens: TokenScores
+    log_ratios: Tensor
     weights: Tensor
+    entropy: Tensor
     backward: Callable[[Tensor], Tensor]
 
 
@@ -49,6 +51,7 @@ class GradNorms:
             weights, a leave-one-out baseline leaves the gradient unbiased; poorer ones cost variance.
         passes: ``one`` keeps every layer's output gradient until the coefficients are known; ``two`` computes forward
             and backward again; ``auto`` takes one pass where memory allows. Tiers without norms need one plain pass.
+            A group in several micro-batches is passed over twice whatever the setting.
         probes: random projections per layer of ``sketch``.
         seed: of the projections.
 
@@ -56,14 +59,13 @@ class GradNorms:
         SettingError: unknown tier or passes, or no probe.
     """
 
-    def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: int = 8, seed: int = 0):
+    def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: int = 16, seed: int = 0):
         for setting, value, options in (("tier", tier, Tier), ("passes", passes, Passes)):
             if value not in get_args(options):
                 raise SettingError(f"gradnorm.{setting}", f"{value!r} is unknown", f"use one of {get_args(options)}")
         if probes < 1:
             raise SettingError("gradnorm.probes", f"{probes} is not a count", "use at least 1")
         self.tier, self.passes, self.probes, self.seed = tier, passes, probes, seed
-        self.generator = torch.Generator()
 
     @property
     def measures(self) -> bool:
@@ -72,50 +74,69 @@ class GradNorms:
 
     @contextmanager
     def score(
-        self, scorer: Scorer, lm: nn.Module, packed: PackedBatch, group_size: int, step: int = 0
+        self, scorer: Scorer, lm: nn.Module, parts: Sequence[PackedBatch], group_size: int, step: int = 0
     ) -> Iterator[SequenceScores]:
-        """Score the complete groups of a micro-batch; ``step`` varies the sketch's projections."""
-        parent = torch.arange(packed.segments.count, device=packed.targets.device) // group_size
-        if not self.measures:
-            with capture(lm, packed.segments.merge(parent), packed.target_segments.merge(parent), "weights") as tape:
-                tokens = scorer(packed)
+        """Score complete groups: those of one micro-batch, or a single group that is spread over several.
 
-                def backward(coefficients: Tensor) -> Tensor:
-                    _weighted_sum(tokens, packed, coefficients).backward()
-                    return tape.square_norms
-
-                yield SequenceScores(_detached(tokens), self.proxy(tokens, packed), backward)
+        Args:
+            scorer: gives the scores of a micro-batch's targets; ``lm`` is the model that it uses.
+            parts: the micro-batches, whose sequences follow each other group by group.
+            group_size: G.
+            step: varies the sketch's projections.
+        """
+        twice = partial(self.second_pass, scorer, lm, parts, group_size)
+        if len(parts) > 1 or (self.measures and self.passes != "one"):
+            yield _joined([self.first_pass(scorer, lm, packed, step) for packed in parts], parts, twice)
             return
-        one = self.passes == "one"
-        norms = self.linear_norms(step)
-        with capture(lm, packed.segments, packed.target_segments, "record" if one else "norms", norms) as tape:
+        (packed,) = parts
+        if self.measures:
+            norms = self.linear_norms(step)
+            with capture(lm, packed.segments, packed.target_segments, "record", norms) as tape:
+                tokens = scorer(packed)
+                _differentiate(tokens.logprobs.sum())
+            once = partial(tape.accumulate, group_size=group_size)
+            yield _joined([(tokens, tape.square_norms)], parts, once)
+            return
+        with capture(lm, *_merged(packed, group_size), "weights") as tape:
             tokens = scorer(packed)
-            tokens.logprobs.sum().backward()
-        if one:
-            backward = partial(tape.accumulate, parent=parent)
-        else:
-            backward = partial(self.second_pass, scorer, lm, packed, parent)
-        yield SequenceScores(_detached(tokens), tape.square_norms, backward)
+
+            def weigh(coefficients: Tensor) -> Tensor:
+                _differentiate(_weighted_sum(tokens, packed, coefficients))
+                return tape.square_norms
+
+            yield _joined([(tokens, self.proxy(tokens, packed))], parts, weigh)
+
+    def first_pass(self, scorer: Scorer, lm: nn.Module, packed: PackedBatch, step: int) -> tuple[TokenScores, Tensor]:
+        """The scores of a micro-batch's tokens, and the weights of its sequences; no gradient is made."""
+        if not self.measures:
+            with torch.no_grad():
+                tokens = scorer(packed)
+            return tokens, self.proxy(tokens, packed)
+        with capture(lm, packed.segments, packed.target_segments, "norms", self.linear_norms(step)) as tape:
+            tokens = scorer(packed)
+            _differentiate(tokens.logprobs.sum())
+        return tokens, tape.square_norms
 
     def second_pass(
-        self, scorer: Scorer, lm: nn.Module, packed: PackedBatch, parent: Tensor, coefficients: Tensor
+        self, scorer: Scorer, lm: nn.Module, parts: Sequence[PackedBatch], group_size: int, coefficients: Tensor
     ) -> Tensor:
         """A plain weighted forward and backward that sees the groups' parts go by."""
-        with capture(lm, packed.segments.merge(parent), packed.target_segments.merge(parent), "weights") as tape:
-            _weighted_sum(scorer(packed), packed, coefficients).backward()
-        return tape.square_norms
+        if len(parts) == 1:
+            with capture(lm, *_merged(parts[0], group_size), "weights") as tape:
+                _differentiate(_weighted_sum(scorer(parts[0]), parts[0], coefficients))
+            return tape.square_norms
+        gradient = GradientSum()
+        for packed, own in zip(parts, coefficients.split([part.segments.count for part in parts]), strict=True):
+            with capture(lm, *_merged(packed, packed.segments.count), "sum") as tape:
+                tape.sum = gradient
+                _differentiate(_weighted_sum(scorer(packed), packed, own))
+        return gradient.release()[None]
 
     def linear_norms(self, step: int) -> LinearNorms:
         """Exact contraction, or a sketch whose projections depend on seed, step and the order of layers alone."""
         if self.tier == "exact":
-            return contractions.linear_square_norms
-        self.generator.manual_seed(hash((self.seed, step)) % 2**63)
-
-        def sketch(a: Tensor, b: Tensor, segments: Segments) -> Tensor:
-            signs = torch.randint(2, (max(a.shape[-1], b.shape[-1]), self.probes), generator=self.generator) * 2.0 - 1
-            return contractions.linear_sketch(a, b, segments, signs.to(a.device))
-
-        return sketch
+            return ExactNorms()
+        return SketchNorms(self.probes, torch.Generator().manual_seed(hash((self.seed, step)) % 2**63))
 
     def proxy(self, tokens: TokenScores, packed: PackedBatch) -> Tensor:
         """The weights of the tiers that need no norms, float64 [S]."""
@@ -152,9 +173,29 @@ def _free_memory() -> float:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def _merged(packed: PackedBatch, group_size: int) -> tuple[Segments, Segments]:
+    return packed.segments.merge(group_size), packed.target_segments.merge(group_size)
+
+
+def _differentiate(function: Tensor) -> None:
+    with no_autocast(function):
+        function.backward()
+
+
 def _weighted_sum(tokens: TokenScores, packed: PackedBatch, coefficients: Tensor) -> Tensor:
     return (coefficients.to(tokens.logprobs)[packed.target_segments.ids] * tokens.logprobs).sum()
 
 
-def _detached(tokens: TokenScores) -> TokenScores:
-    return tokens._replace(logprobs=tokens.logprobs.detach())
+def _joined(
+    passes: Sequence[tuple[TokenScores, Tensor]], parts: Sequence[PackedBatch], backward: Callable[[Tensor], Tensor]
+) -> SequenceScores:
+    log_ratios = [
+        packed.target_segments.sum(tokens.logprobs.detach().double() - packed.behaviour_logprobs)
+        for (tokens, _), packed in zip(passes, parts, strict=True)
+    ]
+    return SequenceScores(
+        torch.cat(log_ratios),
+        torch.cat([weights for _, weights in passes]),
+        torch.cat([tokens.entropy for tokens, _ in passes]),
+        backward,
+    )

@@ -1,7 +1,7 @@
-"""One use of a layer in a backward pass: its input, the gradient of its output, and what follows from the two.
+"""One parameter's use in a backward pass: a layer's input, the gradient of its output, and what follows from the two.
 
-Every gradient is linear in the output gradient ``b``, so a use can be rescaled sequence by sequence, and merged into
-groups, after the backward pass that it was seen in.
+Every gradient is linear in the output gradient, so a use can be rescaled sequence by sequence, and merged into groups,
+after the backward pass that it was seen in.
 """
 
 from abc import ABC, abstractmethod
@@ -13,27 +13,56 @@ import torch
 from torch import Tensor, nn
 
 from oblr.gradnorm import contractions
+from oblr.gradnorm.contractions import LinearNorms
 from oblr.packing import Segments
 
-#: ``(a, b, segments) → ‖Σ_t b_t a_tᵀ‖²`` per segment, exact or estimated.
-LinearNorms = Callable[[Tensor, Tensor, Segments], Tensor]
 #: segments → the same tokens under coarser segments
 Merged = Callable[[Segments], Segments]
-#: parameter name → gradient, float32
-Gradients = dict[str, Tensor]
+
+
+class Kept(Protocol):
+    """What is remembered of a use until the coefficients are known.
+
+    Attributes:
+        module, name: the layer, and which of its parameters.
+    """
+
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def name(self) -> str: ...
+
+    def combine(self, coefficients: Tensor, merged: Merged) -> tuple[Tensor, Tensor]:
+        """The gradient of ``Σ_s c_s f_s``, float32, and the squared norm of each merged segment's part."""
 
 
 @dataclass(frozen=True)
 class Use(ABC):
     """Attributes:
-    module: the layer.
-    b: gradient of its output, one row a token, [n, …].
+    module, name: the layer, and which of its parameters.
+    b: gradient of the layer's output, one row a token, [n, …].
     segments: of those tokens.
     """
 
     module: nn.Module
+    name: str
     b: Tensor
     segments: Segments
+
+    @abstractmethod
+    def square_norms(self, linear_norms: LinearNorms) -> Tensor:
+        """Squared norm of the parameter's gradient per segment [S]."""
+
+    @abstractmethod
+    def gradient(self) -> tuple[Tensor, Tensor]:
+        """The gradient summed over all segments, float32, and its squared norm per segment [S]."""
+
+    def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
+        """What to remember, and the squared norms."""
+        return self, self.square_norms(linear_norms)
+
+    def combine(self, coefficients: Tensor, merged: Merged) -> tuple[Tensor, Tensor]:
+        return self.weighted(coefficients, merged).gradient()
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
         """The same use with each segment's output gradient times its coefficient [S], and segments merged."""
@@ -44,73 +73,115 @@ class Use(ABC):
         per_token = coefficients.to(x.dtype)[self.segments.ids.clamp(min=0)]
         return x * per_token.view(-1, *[1] * (x.ndim - 1))
 
-    @abstractmethod
-    def square_norms(self, linear_norms: LinearNorms) -> Tensor:
-        """Squared norm of the gradient of the layer's trainable parameters, per segment [S]."""
 
-    @abstractmethod
-    def gradients(self) -> tuple[Gradients, Tensor]:
-        """Gradients summed over all segments, and the squared norm per segment [S]."""
+@dataclass(frozen=True)
+class KeptGradients:
+    """The gradients themselves, one a segment, [S, …]."""
+
+    module: nn.Module
+    name: str
+    segments: Segments
+    gradients: Tensor
+
+    def combine(self, coefficients: Tensor, merged: Merged) -> tuple[Tensor, Tensor]:
+        n_groups = merged(self.segments).count
+        stacked = self.gradients.flatten(1).unflatten(0, (n_groups, -1))
+        parts = torch.bmm(coefficients.to(stacked.dtype).view(n_groups, 1, -1), stacked).squeeze(1)
+        return parts.sum(0).view(self.gradients.shape[1:]), torch.linalg.vector_norm(parts, dim=1).square()
+
+
+@dataclass(frozen=True)
+class EmbeddingRows:
+    """The rows of an embedding's gradient that are not zero, segment by segment.
+
+    Attributes:
+        table: the rows, float32 [U, D].
+        ids: int64 [U]; the token of each.
+        segments: of the rows; a token that several segments have has a row in each.
+    """
+
+    table: Tensor
+    ids: Tensor
+    segments: Segments
+
+    def between(self, start: int, end: int) -> "EmbeddingRows":
+        """The rows of tokens ``start`` to ``end − 1``, counted from ``start``."""
+        inside = (self.ids >= start) & (self.ids < end)
+        segments = Segments(self.segments.ids[inside], self.segments.count)
+        return EmbeddingRows(self.table[inside], self.ids[inside] - start, segments)
 
 
 class TiedHead(Protocol):
     """The use of a head whose weight is an embedding's table too."""
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self: ...
-    def cross_terms(self, ids: Tensor, e: Tensor, segments: Segments) -> Tensor: ...
+    def cross_terms(self, rows: EmbeddingRows) -> Tensor:
+        """``2⟨S, DᵀH⟩`` per segment [S], of embedding gradient S and head gradient DᵀH: what tying adds to norms."""
 
 
 @dataclass(frozen=True)
 class LinearUse(Use):
-    """``y = x Wᵀ + bias`` with input rows ``a`` [n, d_in]; either parameter may be frozen."""
+    """The weight in ``y = x Wᵀ`` with input rows ``a`` [n, d_in]; ``tied`` where it is an embedding's table too."""
 
     a: Tensor
-    weight: bool
-    bias: bool
+    tied: bool = False
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
-        if self.bias or self.a.shape[-1] >= self.b.shape[-1]:
+        if self.a.shape[1] >= self.b.shape[1]:
             return super().weighted(coefficients, merged)
-        # The weight's gradient is linear in the input too, and the input is smaller.
+        # The gradient is linear in the input too, and the input is smaller.
         return replace(self, a=self.times(coefficients, self.a), segments=merged(self.segments))
 
     def square_norms(self, linear_norms: LinearNorms) -> Tensor:
-        norms = torch.zeros(self.segments.count, device=self.b.device)
-        if self.weight:
-            norms += linear_norms(self.a, self.b, self.segments)
-        if self.bias:
-            norms += contractions.sum_square_norms(self.b, self.segments)[1]
-        return norms
+        return linear_norms(self.a, self.b, self.segments)
 
-    def gradients(self) -> tuple[Gradients, Tensor]:
-        gradients, norms = {}, torch.zeros(self.segments.count, device=self.b.device)
-        if self.weight:
-            gradients["weight"], weight_norms = contractions.linear_gradient(self.a, self.b, self.segments)
-            norms += weight_norms
-        if self.bias:
-            gradients["bias"], bias_norms = contractions.sum_square_norms(self.b, self.segments)
-            norms += bias_norms
-        return gradients, norms
+    def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
+        n, d_in, d_out, count = len(self.a), self.a.shape[1], self.b.shape[1], self.segments.count
+        exact = isinstance(linear_norms, contractions.ExactNorms)
+        if not exact or self.tied or n * (d_in + d_out) < count * d_in * d_out:
+            return super().keep(linear_norms)
+        # Long segments: their gradients take less room than what they are made of, and are then made only once.
+        gradients = torch.empty(count, d_out, d_in, device=self.b.device)
+        norms = []
+        for gradient, span in zip(gradients, self.segments.spans, strict=True):
+            gradient.copy_(contractions.linear_gradient(self.a[span], self.b[span]))
+            norms.append(contractions.square_norm(gradient))
+        return KeptGradients(self.module, self.name, self.segments, gradients), torch.stack(norms)
 
-    def cross_terms(self, ids: Tensor, e: Tensor, segments: Segments) -> Tensor:
-        """What tying this head to an embedding adds to both norms, see ``contractions.tied_cross_terms``."""
-        return contractions.tied_cross_terms(ids, e, segments, self.a, self.b, self.segments)
+    def gradient(self) -> tuple[Tensor, Tensor]:
+        return contractions.grouped_gradient(self.a, self.b, self.segments)
+
+    def cross_terms(self, rows: EmbeddingRows) -> Tensor:
+        """``2 Σ_{u,v} D[u, v] ⟨S_v, H_u⟩`` per segment, over its positions u and the tokens v that it contains."""
+        terms = []
+        for span, own in zip(self.segments.spans, rows.segments.spans, strict=True):
+            columns, h = self.b[span][:, rows.ids[own]], self.a[span]
+            terms.append(2 * (columns.float() * (h.float() @ rows.table[own].mT)).sum())
+        return torch.stack(terms)
 
 
 @dataclass(frozen=True)
-class ScaleUse(Use):
-    """``y = x̂ ⊙ w``, the trainable half of RMSNorm; ``a`` is x̂, and q/k norms share ``w`` between heads."""
+class SumUse(Use):
+    """A parameter [size] whose gradient is a plain sum over tokens of the rows of ``b`` [n, heads · size].
 
-    a: Tensor
+    So are biases and, where ``b`` is the output gradient times the normalised input, the scales of RMSNorms; the
+    norms of q and k share theirs between heads.
+    """
 
-    def gradients(self) -> tuple[Gradients, Tensor]:
-        size = len(self.module.get_parameter("weight"))
-        products = (self.a.float() * self.b.float()).reshape(len(self.b), -1, size).sum(1)
-        gradient, norms = contractions.sum_square_norms(products, self.segments)
-        return {"weight": gradient}, norms
+    def sums(self) -> Tensor:
+        size = len(self.module.get_parameter(self.name))
+        return self.segments.sum(self.b.float()).unflatten(1, (-1, size)).sum(1)
 
     def square_norms(self, linear_norms: LinearNorms) -> Tensor:
-        return self.gradients()[1]
+        return self.sums().square().sum(1)
+
+    def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
+        sums = self.sums()
+        return KeptGradients(self.module, self.name, self.segments, sums), sums.square().sum(1)
+
+    def gradient(self) -> tuple[Tensor, Tensor]:
+        sums = self.sums()
+        return sums.sum(0), sums.square().sum(1)
 
 
 @dataclass(frozen=True)
@@ -118,19 +189,26 @@ class EmbeddingUse(Use):
     """Rows of a table looked up by ``ids`` [n]; where the head is tied to it, ``head`` is the head's use."""
 
     ids: Tensor
-    head: "TiedHead | None"
+    head: TiedHead | None
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
         use = super().weighted(coefficients, merged)
         return replace(use, head=self.head and self.head.weighted(coefficients, merged))
 
-    def square_norms(self, linear_norms: LinearNorms) -> Tensor:
-        norms = contractions.embedding_square_norms(self.ids, self.b, self.segments)
-        if self.head is not None:
-            norms += self.head.cross_terms(self.ids, self.b, self.segments)
-        return norms
+    def rows(self) -> EmbeddingRows:
+        vocabulary, kept = len(self.module.get_parameter(self.name)), self.segments.ids >= 0
+        keys, row = torch.unique(self.segments.ids[kept] * vocabulary + self.ids[kept], return_inverse=True)
+        table = torch.zeros(len(keys), self.b.shape[1], device=self.b.device)
+        table.index_add_(0, row, self.b[kept].float())
+        return EmbeddingRows(table, keys % vocabulary, Segments(keys // vocabulary, self.segments.count))
 
-    def gradients(self) -> tuple[Gradients, Tensor]:
-        shape = self.module.get_parameter("weight").shape
-        gradient = torch.zeros(shape, device=self.b.device).index_add_(0, self.ids, self.b.float())
-        return {"weight": gradient}, self.square_norms(contractions.linear_square_norms)
+    def norms_of(self, rows: EmbeddingRows) -> Tensor:
+        norms = rows.segments.sum(rows.table.square().sum(1))
+        return norms if self.head is None else norms + self.head.cross_terms(rows)
+
+    def square_norms(self, linear_norms: LinearNorms) -> Tensor:
+        return self.norms_of(self.rows())
+
+    def gradient(self) -> tuple[Tensor, Tensor]:
+        rows, table = self.rows(), self.module.get_parameter(self.name)
+        return torch.zeros(table.shape, device=self.b.device).index_add_(0, rows.ids, rows.table), self.norms_of(rows)

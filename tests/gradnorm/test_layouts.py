@@ -1,0 +1,76 @@
+"""Whatever the model's shape, the lengths and the layout: norms and gradients are those of one backward a sequence."""
+
+from unittest import mock
+
+import torch
+from conftest import FAMILIES, VOCAB, combine, make_rollouts, score_gradients, square_norm, tiny_model
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from oblr.gradnorm import head
+from oblr.gradnorm.measure import GradNorms
+from oblr.model import TokenScorer
+from oblr.packing import cut, pack
+
+
+@st.composite
+def models(draw):
+    heads = draw(st.sampled_from([(1, 1), (2, 1), (4, 2), (3, 3)]))
+    lm = tiny_model(
+        tied=draw(st.booleans()),
+        family=draw(st.sampled_from(sorted(FAMILIES))),
+        vocab_size=draw(st.integers(VOCAB, 200)),
+        hidden_size=12 * draw(st.integers(1, 5)),
+        intermediate_size=draw(st.integers(8, 90)),
+        num_hidden_layers=draw(st.integers(1, 3)),
+        num_attention_heads=heads[0],
+        num_key_value_heads=heads[1],
+        head_dim=2 * draw(st.integers(2, 8)),
+    )
+    if draw(st.booleans()):
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if draw(st.booleans()):
+        frozen = draw(st.sampled_from(["embed", "norm", "mlp", "q_proj", "layers.0"]))
+        for name, p in lm.named_parameters():
+            p.requires_grad_(frozen not in name)
+    return lm
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    lm=models(),
+    group_size=st.integers(2, 5),
+    n_groups=st.integers(1, 3),
+    longest=st.sampled_from([1, 9, 60, 200]),
+    passes=st.sampled_from(["one", "two"]),
+    n_parts=st.integers(1, 5),
+    logits_at_once=st.sampled_from([500, 2**26]),
+    data=st.data(),
+)
+def test_every_layout_equals_the_oracle(lm, group_size, n_groups, longest, passes, n_parts, logits_at_once, data):
+    count = group_size * n_groups
+    lengths = data.draw(st.lists(st.integers(1, longest), min_size=count, max_size=count))
+    coefficients = torch.linspace(-1, 1.3, count)
+    rollouts, scorer = make_rollouts(lengths), TokenScorer(lm, 0.8)
+    oracle = score_gradients(lm, rollouts, 0.8)
+    expected = combine(oracle, coefficients.tolist())
+    groups = [
+        combine(g, c.tolist()) for g, c in zip(cut(oracle, n_groups), coefficients.split(group_size), strict=True)
+    ]
+
+    # A group that is spread over several micro-batches comes alone.
+    parts = [pack(part) for part in (cut(rollouts, min(n_parts, count)) if n_groups == 1 else [rollouts])]
+    with (
+        mock.patch.object(head, "SLICE", logits_at_once),
+        GradNorms("exact", passes).score(scorer, lm, parts, group_size) as scores,
+    ):
+        group_norms = scores.backward(coefficients)
+
+    norms = torch.tensor([square_norm(g) for g in oracle]).double()
+    found = {name: p.grad for name, p in lm.named_parameters() if p.requires_grad}
+    error = square_norm({name: found[name].double() - expected[name] for name in expected}) / square_norm(expected)
+    note(f"{lm.config}, {lengths}: gradient off by {error**0.5:.1e}")
+    assert found.keys() == expected.keys()
+    assert error**0.5 < 1e-5
+    torch.testing.assert_close(scores.weights, norms, rtol=1e-5, atol=0)
+    torch.testing.assert_close(group_norms, torch.tensor([square_norm(g) for g in groups]).double(), rtol=1e-5, atol=0)
