@@ -11,30 +11,32 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from report import Figure, at_most, write
+from ghost_clipping import GhostClipping
+from report import Figure, at_least, at_most, write
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.model import TokenScorer
-from oblr.packing import PackedBatch, pack
+from oblr.packing import pack
 from oblr.types import Completion, Problem, Rollout
 
-SEQUENCES, GROUP_SIZE, PROMPT, VOCAB = 8, 4, 16, 8192
+SEQUENCES, GROUP_SIZE, PROMPT, VOCAB, LARGE_VOCAB = 8, 4, 16, 8192, 151_936
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
 Update = Callable[[], None]
 
 
-def model() -> Qwen3ForCausalLM:
+def model(vocabulary: int = VOCAB) -> Qwen3ForCausalLM:
     """30 M parameters, untied."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=VOCAB,
+        vocab_size=vocabulary,
         hidden_size=512,
         intermediate_size=1536,
         num_hidden_layers=7,
@@ -60,24 +62,37 @@ def coefficients(weights: Tensor) -> Tensor:
     return GradientWeightedBaseline()(REWARDS, weights.view(-1, GROUP_SIZE)).flatten() / GROUP_SIZE
 
 
-def updates(lm: Qwen3ForCausalLM, length: int) -> dict[str, Update]:
-    """Every kind of update on one batch; each leaves the gradient in ``.grad``."""
-    scorer, batch = TokenScorer(lm, 1.0), rollouts(length)
+def updates(vocabulary: int, length: int) -> dict[str, Update]:
+    """Every kind of update on one batch, each on a model of its own; each leaves the gradient in ``.grad``."""
+    batch = rollouts(length)
     packed, singles = pack(batch), [pack([rollout]) for rollout in batch]
-
-    def backward(packed: PackedBatch, weights: Tensor) -> None:
-        lm.zero_grad()
-        (scorer(packed).logprobs * weights[packed.target_segments.ids]).sum().backward()
+    ids = torch.tensor([rollout.prompt_ids + rollout.completion.token_ids for rollout in batch])
+    first, end = torch.full((SEQUENCES,), PROMPT), torch.full((SEQUENCES,), length)
+    lm, peer = model(vocabulary), GhostClipping(model(vocabulary))
+    scorer = TokenScorer(lm, 1.0)
 
     def plain() -> None:
-        backward(packed, torch.ones(SEQUENCES))
+        lm.zero_grad()
+        scorer(packed).logprobs.sum().backward()
+
+    def whole_logits() -> None:
+        lm.zero_grad()
+        logits = lm(input_ids=ids, use_cache=False).logits[:, PROMPT - 1 : -1]
+        logits.log_softmax(-1).gather(2, ids[:, PROMPT:, None]).sum().backward()
 
     def loop() -> None:
         norms = []
         for single in singles:
-            backward(single, torch.ones(1))
+            lm.zero_grad()
+            scorer(single).logprobs.sum().backward()
             norms.append(sum(p.grad.square().sum() for p in lm.parameters()))
-        backward(packed, coefficients(torch.stack(norms)))
+        weights = coefficients(torch.stack(norms))
+        lm.zero_grad()
+        (scorer(packed).logprobs * weights[packed.target_segments.ids]).sum().backward()
+
+    def ghost_clipping() -> None:
+        peer.lm.zero_grad()
+        peer.update(lambda: peer.logprobs(ids, first, end), coefficients)
 
     def ours(**settings: object) -> Update:
         tier = GradNorms(**settings)
@@ -91,7 +106,9 @@ def updates(lm: Qwen3ForCausalLM, length: int) -> dict[str, Update]:
 
     return {
         "plain": plain,
+        "plain, whole logits": whole_logits,
         "loop + update": loop,
+        "Opacus, ghost clipping": ghost_clipping,
         "one pass, exact": ours(tier="exact", passes="one"),
         "one pass, sketch": ours(tier="sketch", passes="one"),
         "two passes, exact": ours(tier="exact", passes="two"),
@@ -102,7 +119,7 @@ def updates(lm: Qwen3ForCausalLM, length: int) -> dict[str, Update]:
 
 
 #: tokens a sequence → rounds
-ROUNDS = {128: 5, 512: 1, 1024: 1, 2048: 1}
+ROUNDS = {128: 9, 512: 3, 1024: 1, 2048: 1}
 #: time over plain, at T ≤ 512; memory over plain
 TARGETS = {
     "one pass, exact": (1.20, 1.6),
@@ -112,26 +129,37 @@ TARGETS = {
     "logit": (1.03, None),
     "length": (1.03, None),
 }
+#: how much faster one exact pass is to be, at T ≤ 512
+PEERS = {"Opacus, ghost clipping": 1.4, "loop + update": 1.6}
 
 
-def times(length: int, rounds: int) -> dict[str, float]:
-    """Median ratio of each update's time to plain's in the same round."""
-    kinds = updates(model(), length)
-    for update in kinds.values():
-        update()
-    ratios: dict[str, list[float]] = {name: [] for name in kinds}
-    for _ in range(rounds):
-        seconds = {}
+def times(length: int, rounds: int) -> list[Figure]:
+    """Median ratio of each update's time to plain's in the same round, and of our exact pass to its peers."""
+    kinds = updates(VOCAB, length)
+    del kinds["plain, whole logits"]
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    for k in range(rounds + 1):
         for name, update in kinds.items():
             start = time.perf_counter()
             update()
-            seconds[name] = time.perf_counter() - start
-        for name, spent in seconds.items():
-            ratios[name].append(spent / seconds["plain"])
-    return {name: statistics.median(values) for name, values in ratios.items()}
+            if k > 0:  # the first round warms up
+                seconds[name].append(time.perf_counter() - start)
+
+    def ratio(name: str, other: str) -> float:
+        return statistics.median(a / b for a, b in zip(seconds[name], seconds[other], strict=True))
+
+    figures = []
+    for kind in kinds:
+        name, value = f"T={length}: time, {kind}", ratio(kind, "plain")
+        bound = TARGETS[kind][0] if kind in TARGETS and length <= 512 else None
+        figures.append(Figure(name, value, "× plain") if bound is None else at_most(name, value, "× plain", bound))
+    for peer, bound in PEERS.items():
+        name, value = f"T={length}: {peer} over one pass, exact", ratio(peer, "one pass, exact")
+        figures.append(at_least(name, value, "×", bound) if length <= 512 else Figure(name, value, "×"))
+    return figures
 
 
-def errors(length: int) -> dict[str, float]:
+def errors(length: int, draws: int) -> dict[str, float]:
     """Largest relative error of ``n_i`` (exact), and root mean square error (sketch), against one backward each."""
     lm = model()
     scorer, batch = TokenScorer(lm, 1.0), rollouts(length)
@@ -145,7 +173,7 @@ def errors(length: int) -> dict[str, float]:
         with GradNorms(**settings).score(scorer, lm, [pack(batch)], GROUP_SIZE, step) as scores:
             return scores.weights / torch.stack(oracle) - 1
 
-    sketches = torch.stack([relative(step, tier="sketch", passes="one") for step in range(8)])
+    sketches = torch.stack([relative(step, tier="sketch", passes="one") for step in range(draws)])
     return {
         "one pass, exact": relative(0, tier="exact", passes="one").abs().max().item(),
         "two passes, exact": relative(0, tier="exact", passes="two").abs().max().item(),
@@ -153,9 +181,9 @@ def errors(length: int) -> dict[str, float]:
     }
 
 
-def grown(kind: str, length: int) -> None:
+def grown(kind: str, vocabulary: int, length: int) -> None:
     """Print by how many KiB two updates make this process grow."""
-    update = updates(model(), length)[kind]
+    update = updates(vocabulary, length)[kind]
     before = peak_memory()
     update()
     update()
@@ -168,45 +196,51 @@ def peak_memory() -> int:
     return int(line.split()[1])
 
 
-def memory(kind: str, length: int) -> float:
-    command = [sys.executable, __file__, "--memory", kind, "--length", str(length)]
+def memory(kind: str, vocabulary: int, length: int) -> float:
+    """KiB, measured in a process of its own."""
+    command = [sys.executable, __file__, "--memory", kind, str(vocabulary), str(length)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def memories(length: int) -> list[Figure]:
+    plain, figures = memory("plain", VOCAB, length), []
+    for kind, (_, bound) in TARGETS.items():
+        name, ratio = f"T={length}: peak memory, {kind}", memory(kind, VOCAB, length) / plain
+        figures.append(Figure(name, ratio, "× plain") if bound is None else at_most(name, ratio, "× plain", bound))
+    return figures
+
+
+def large_vocabulary(length: int) -> list[Figure]:
+    """Peak memory where the logits of all tokens would take most of it."""
+    whole = memory("plain, whole logits", LARGE_VOCAB, length)
+    logits = SEQUENCES * (length - PROMPT) * LARGE_VOCAB * 4 / 1024
+    figures = [Figure(f"V={LARGE_VOCAB}, T={length}: peak memory, plain, whole logits", whole / logits, "× logits")]
+    for kind in ("plain", *TARGETS):
+        ratio = memory(kind, LARGE_VOCAB, length) / whole
+        figures.append(Figure(f"V={LARGE_VOCAB}, T={length}: peak memory, {kind}", ratio, "× plain, whole logits"))
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--memory")
-    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--memory", nargs=3)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(ROUNDS))
     args = parser.parse_args()
+    warnings.filterwarnings("ignore", "Full backward hook is firing")
     if args.memory:
-        return grown(args.memory, args.length)
+        kind, vocabulary, length = args.memory
+        return grown(kind, int(vocabulary), int(length))
     figures: list[Figure] = []
     for length in [128] if args.quick else args.lengths:
-        ratios = times(length, 2 if args.quick else ROUNDS[length])
-        for kind, ratio in ratios.items():
-            name = f"T={length}: time, {kind}"
-            bounded = kind in TARGETS and length <= 512
-            figures.append(
-                at_most(name, ratio, "× plain", TARGETS[kind][0]) if bounded else Figure(name, ratio, "× plain")
-            )
-        figures.append(
-            Figure(
-                f"T={length}: loop + update over one pass, exact",
-                ratios["loop + update"] / ratios["one pass, exact"],
-                "×",
-            )
-        )
-    length = 128 if args.quick else args.lengths[0]
-    for kind, error in errors(length).items():
+        figures += times(length, 1 if args.quick else ROUNDS[length])
+    for kind, error in errors(128, draws=2 if args.quick else 16).items():
         bound = 0.05 if "sketch" in kind else 1e-5
-        figures.append(at_most(f"T={length}: relative error of n_i, {kind}", error, "", bound))
+        figures.append(at_most(f"T=128: relative error of n_i, {kind}", error, "", bound))
     if not args.quick:
-        plain = memory("plain", length)
-        for kind, (_, bound) in TARGETS.items():
-            name, ratio = f"T={length}: peak memory, {kind}", memory(kind, length) / plain
-            figures.append(Figure(name, ratio, "× plain") if bound is None else at_most(name, ratio, "× plain", bound))
+        for length in args.lengths:
+            figures += memories(length) if length <= 512 else []
+        figures += large_vocabulary(128)
     write("gradnorm-quick" if args.quick else "gradnorm", figures)
 
 

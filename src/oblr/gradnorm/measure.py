@@ -59,7 +59,7 @@ class GradNorms:
         SettingError: unknown tier or passes, or no probe.
     """
 
-    def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: int = 16, seed: int = 0):
+    def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: int = 24, seed: int = 0):
         for setting, value, options in (("tier", tier, Tier), ("passes", passes, Passes)):
             if value not in get_args(options):
                 raise SettingError(f"gradnorm.{setting}", f"{value!r} is unknown", f"use one of {get_args(options)}")
