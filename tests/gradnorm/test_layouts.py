@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import pytest
 import torch
 from conftest import FAMILIES, VOCAB, combine, make_rollouts, score_gradients, square_norm, tiny_model
 from hypothesis import given, note, settings
@@ -74,3 +75,33 @@ def test_every_layout_equals_the_oracle(lm, group_size, n_groups, longest, passe
     assert error**0.5 < 1e-5
     torch.testing.assert_close(scores.weights, norms, rtol=1e-5, atol=0)
     torch.testing.assert_close(group_norms, torch.tensor([square_norm(g) for g in groups]).double(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_neither_order_nor_budget_nor_passes_change_gradient_or_norms_of_groups(tied):
+    lm, group_size = tiny_model(tied), 4
+    rollouts = make_rollouts([3, 9, 1, 4, 12, 2, 5, 5, 60, 6, 6, 6, 1, 30, 2, 8])
+    coefficients, groups = torch.linspace(-1, 1.3, 16), torch.arange(16).view(4, 4)
+    scorer = TokenScorer(lm, 1.0)
+
+    def gradient_and_norms(passes, micro_batches):
+        """Each micro-batch is some groups' sequences and the number of parts that they are cut into."""
+        lm.zero_grad()
+        norms = torch.zeros(4, dtype=torch.float64)
+        for members, n_parts in micro_batches:
+            parts = [pack([rollouts[i] for i in part]) for part in cut(members, n_parts)]
+            with GradNorms("exact", passes).score(scorer, lm, parts, group_size) as scores:
+                norms[[i // group_size for i in members[::group_size]]] = scores.backward(coefficients[members])
+        return torch.cat([p.grad.flatten().double() for p in lm.parameters()]), norms
+
+    gradient, norms = gradient_and_norms("two", [(list(range(16)), 1)])
+    for passes in ("one", "two"):
+        for micro_batches in (
+            [(groups.flip(0).flatten().tolist(), 1)],
+            [(groups.flip(1).flatten().tolist(), 1)],
+            [(group, 1) for group in groups.tolist()],
+            [(group, 3) for group in groups.flip(0, 1).tolist()],
+        ):
+            found, found_norms = gradient_and_norms(passes, micro_batches)
+            assert (found - gradient).norm() / gradient.norm() < 1e-6
+            torch.testing.assert_close(found_norms, norms, rtol=1e-6, atol=0)

@@ -152,7 +152,7 @@ class GradNorms:
         if self.passes != "auto" or not self.measures:
             return
         kept = sum(
-            module.out_features * module.weight.element_size()
+            (module.in_features + module.out_features) * module.weight.element_size()
             for module in lm.modules()
             if isinstance(module, nn.Linear) and any(p.requires_grad for p in module.parameters(recurse=False))
         )
@@ -160,7 +160,7 @@ class GradNorms:
         checkpointing = getattr(lm, "is_gradient_checkpointing", False)
         self.passes = "two" if checkpointing or needed > free / 2 else "one"
         log.info(
-            "gradnorm.passes=auto: %s pass(es); output gradients of %d tokens take %.2f GiB of %.2f free%s",
+            "gradnorm.passes=auto: %s pass(es); what %d tokens leave behind takes up to %.2f GiB of %.2f free%s",
             *(self.passes, token_budget, needed / 2**30, free / 2**30),
             ", activation checkpointing is on" if checkpointing else "",
         )

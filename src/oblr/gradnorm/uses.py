@@ -136,9 +136,9 @@ class LinearUse(Use):
         return linear_norms(self.a, self.b, self.segments)
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
-        n, d_in, d_out, count = len(self.a), self.a.shape[1], self.b.shape[1], self.segments.count
+        d_in, d_out, count = self.a.shape[1], self.b.shape[1], self.segments.count
         exact = isinstance(linear_norms, contractions.ExactNorms)
-        if not exact or self.tied or n * (d_in + d_out) < count * d_in * d_out:
+        if not exact or self.tied or self.a.nbytes + self.b.nbytes < 4 * count * d_in * d_out:
             return super().keep(linear_norms)
         # Long segments: their gradients take less room than what they are made of, and are then made only once.
         gradients = torch.empty(count, d_out, d_in, device=self.b.device)
