@@ -219,7 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    policies = [pocket(16)] if quick else [pocket(128), smollm2_135m(64)]
+    policies = [pocket(16)] if quick else [pocket(128), smollm2_135m(48)]
     results = {policy.name: evaluate(policy) for policy in policies}
     write("tiers-quick" if quick else "tiers", [figure for figures, _ in results.values() for figure in figures])
     if not quick:

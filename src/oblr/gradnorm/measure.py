@@ -141,7 +141,7 @@ class GradNorms:
     def proxy(self, tokens: TokenScores, packed: PackedBatch) -> Tensor:
         """The weights of the tiers that need no norms, float64 [S]."""
         if self.tier == "logit":
-            per_token = 1 - 2 * tokens.logprobs.detach().exp() + tokens.collision
+            per_token = (1 - 2 * tokens.logprobs.detach().exp() + tokens.collision).clamp(min=0)
         else:
             per_token = torch.ones_like(tokens.collision)
         weights = packed.target_segments.sum(per_token.double())

@@ -65,8 +65,8 @@ class HFEngine:
         out = self.model.generate(input_ids, attention_mask=mask, generation_config=settings)
         tokens = out.sequences[:, width:]
         # Scores are the logits after the temperature: what was sampled from.
-        logprobs = torch.stack([step.float().log_softmax(-1) for step in out.scores], dim=1)
-        logprobs = logprobs.gather(-1, tokens[..., None]).squeeze(-1)
+        picked = zip(out.scores, tokens.T, strict=True)  # a step at a time: one copy of the logits is enough
+        logprobs = torch.stack([s.float().log_softmax(-1).gather(-1, t[:, None])[:, 0] for s, t in picked], dim=1)
         return [_cut(ids, lps, sampling.end_ids) for ids, lps in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
 
     def close(self) -> None:
