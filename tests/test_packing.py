@@ -46,7 +46,9 @@ def test_attention_never_crosses_sequences():
 def test_segments():
     segments = Segments(torch.tensor([1, -1, 0, 1, 1]), 3)
     x = torch.arange(1.0, 6)[:, None]
-    assert segments.pad(x).squeeze(-1).tolist() == [[3, 0, 0], [1, 4, 5], [0, 0, 0]]
+    for (members, _), rows in zip(segments.buckets, segments.gather(x), strict=True):
+        for member, row in zip(members.tolist(), rows.squeeze(-1).tolist(), strict=True):
+            assert [value for value in row if value] == [[3], [1, 4, 5], []][member]
     assert segments.sum(x).flatten().tolist() == [3, 10, 0]
     merged = Segments(torch.tensor([1, -1, 0, 3, 1]), 4).merge(2)
     assert (merged.ids.tolist(), merged.count) == ([0, -1, 0, 1, 0], 2)

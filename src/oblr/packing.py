@@ -15,6 +15,8 @@ from oblr.types import Rollout
 T = TypeVar("T")
 #: Largest share of padding in a packed batch.
 PADDING = 0.02
+#: Sets of segments of similar length that are filled up to one length.
+BUCKETS = 8
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,33 @@ class Segments:
         """Whether the tokens are the segments one after the other, all of one length."""
         return torch.equal(self.index.flatten(), torch.arange(len(self.ids), device=self.ids.device))
 
-    def pad(self, x: Tensor) -> Tensor:
-        """Regroup token rows ``x`` [n, d] as [S, T, d], zeros where a segment is shorter than T."""
+    @cached_property
+    def buckets(self) -> list[tuple[Tensor, Tensor]]:
+        """Segments of similar length: their numbers [k], and their rows of :attr:`index`, cut to the longest [k, T]."""
         if self.regular:
-            return x.unflatten(0, self.index.shape)
-        return torch.cat([x, x.new_zeros(1, *x.shape[1:])])[self.index]
+            return [(torch.arange(self.count, device=self.ids.device), self.index)]
+        lengths = (self.index < len(self.ids)).sum(1)
+        parts = torch.argsort(lengths, descending=True).tensor_split(min(BUCKETS, self.count))
+        return [(part, self.index[part, : int(lengths[part[0]])]) for part in parts]
+
+    @cached_property
+    def order(self) -> Tensor:
+        """int64; the tokens of all buckets, one after the other; anything where a segment is filled up."""
+        return torch.cat([index.flatten() for _, index in self.buckets]).clamp(max=len(self.ids) - 1)
+
+    def gather(self, x: Tensor, fill: bool = True) -> list[Tensor]:
+        """Token rows ``x`` [n, d] regrouped bucket by bucket, [k, T, d] each.
+
+        Rows beyond a segment's end are zeros, or where ``fill`` is False, which is cheaper, those of some other token.
+        """
+        if self.regular:
+            return [x.unflatten(0, self.index.shape)]
+        rows = x.index_select(0, self.order).split([index.numel() for _, index in self.buckets])
+        padded = [part.unflatten(0, index.shape) for part, (_, index) in zip(rows, self.buckets, strict=True)]
+        if not fill:
+            return padded
+        inside = (index < len(self.ids) for _, index in self.buckets)
+        return [part * kept[..., None] for part, kept in zip(padded, inside, strict=True)]
 
     @cached_property
     def members(self) -> Tensor:

@@ -44,16 +44,21 @@ class ExactNorms:
     """Gram form ``⟨AAᵀ, BBᵀ⟩``, or direct form ``‖BᵀA‖²``, whichever is cheaper."""
 
     def __init__(self) -> None:
-        self.gram = OfLastInput(gram_rows)
+        self.gram = OfLastInput(lambda a, segments: [gram_rows(x) for x in segments.gather(a)])
 
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
-        longest, d_in, d_out = segments.index.shape[1], a.shape[1], b.shape[1]
-        if segments.count * longest**2 * (d_in + d_out) > 2 * len(a) * d_in * d_out:
-            return torch.stack([square_norm(linear_gradient(a[span], b[span])) for span in segments.spans])
+        d_in, d_out = a.shape[1], b.shape[1]
+        if (
+            sum(index.numel() * index.shape[1] for _, index in segments.buckets) * (d_in + d_out)
+            > 2 * a.numel() * d_out
+        ):
+            return torch.stack([square_norm(linear_gradient(a, b, span)) for span in segments.spans])
         norms = torch.zeros(segments.count, device=b.device)
-        for rows_a, rows_b in zip(self.gram(a, segments), gram_rows(b, segments), strict=True):
-            products = rows_a * rows_b
-            norms += 2 * products.sum((1, 2)) - products[:, :, : products.shape[1]].sum((1, 2))
+        padded = segments.gather(b, fill=False)  # where A's rows are zero, B's do not matter
+        for (members, _), rows_a, x in zip(segments.buckets, self.gram(a, segments), padded, strict=True):
+            for part_a, part_b in zip(rows_a, gram_rows(x), strict=True):
+                products = part_a * part_b
+                norms[members] += 2 * products.sum((1, 2)) - products[:, :, : products.shape[1]].sum((1, 2))
         return norms
 
 
@@ -69,14 +74,18 @@ class SketchNorms:
     """
 
     def __init__(self, probes: int, generator: torch.Generator):
-        def project(a: Tensor, segments: Segments) -> Tensor:
+        def project(a: Tensor, segments: Segments) -> list[Tensor]:
             signs = torch.randint(2, (a.shape[1], probes), generator=generator) * 2.0 - 1
-            return segments.pad(product(a, signs.to(a))).mT
+            return [x.mT for x in segments.gather(product(a, signs.to(a)))]
 
         self.probes, self.projected = probes, OfLastInput(project)
 
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
-        return (self.projected(a, segments) @ segments.pad(b).float()).square().sum((1, 2)) / self.probes
+        norms = torch.zeros(segments.count, device=b.device)
+        padded = segments.gather(b, fill=False)
+        for (members, _), projected, x in zip(segments.buckets, self.projected(a, segments), padded, strict=True):
+            norms[members] = (projected @ x.float()).square().sum((1, 2)) / self.probes
+        return norms
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
@@ -90,16 +99,20 @@ def square_norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x).square()
 
 
-def gram_rows(x: Tensor, segments: Segments) -> list[Tensor]:
-    """The upper triangle of each segment's ``XXᵀ``: from row s on, ``GRAM_ROWS`` rows [S, rows, T − s] each."""
-    padded = segments.pad(x)
-    starts = range(0, padded.shape[1], GRAM_ROWS)
-    return [product(padded[:, s : s + GRAM_ROWS], padded[:, s:].mT) for s in starts]
+def gram_rows(x: Tensor) -> list[Tensor]:
+    """The upper triangle of ``XXᵀ`` of each [S, T, d]: from row s on, ``GRAM_ROWS`` rows [S, rows, T − s] each."""
+    starts = range(0, x.shape[1], GRAM_ROWS)
+    return [product(x[:, s : s + GRAM_ROWS], x[:, s:].mT) for s in starts]
 
 
-def linear_gradient(a: Tensor, b: Tensor) -> Tensor:
+def linear_gradient(a: Tensor, b: Tensor, span: slice | Tensor) -> Tensor:
     """Weight gradient ``Σ_t b_t a_tᵀ`` of one segment, float32 [d_out, d_in]."""
-    return product(b.mT, a)
+    return product(tokens(b, span).mT, tokens(a, span))
+
+
+def tokens(x: Tensor, span: slice | Tensor) -> Tensor:
+    """Rows of ``x``; ``index_select`` copies them several times faster than indexing."""
+    return x[span] if isinstance(span, slice) else x.index_select(0, span)
 
 
 def grouped_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
@@ -109,7 +122,7 @@ def grouped_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, 
     """
     total, norms = None, []
     for span in segments.spans:
-        gradient = linear_gradient(a[span], b[span])
+        gradient = linear_gradient(a, b, span)
         norms.append(square_norm(gradient))
         total = gradient if total is None else total.add_(gradient)
     assert total is not None

@@ -144,7 +144,7 @@ class LinearUse(Use):
         gradients = torch.empty(count, d_out, d_in, device=self.b.device)
         norms = []
         for gradient, span in zip(gradients, self.segments.spans, strict=True):
-            gradient.copy_(contractions.linear_gradient(self.a[span], self.b[span]))
+            gradient.copy_(contractions.linear_gradient(self.a, self.b, span))
             norms.append(contractions.square_norm(gradient))
         return KeptGradients(self.module, self.name, self.segments, gradients), torch.stack(norms)
 
@@ -155,7 +155,7 @@ class LinearUse(Use):
         """``2 Σ_{u,v} D[u, v] ⟨S_v, H_u⟩`` per segment, over its positions u and the tokens v that it contains."""
         terms = []
         for span, own in zip(self.segments.spans, rows.segments.spans, strict=True):
-            columns, h = self.b[span][:, rows.ids[own]], self.a[span]
+            columns, h = contractions.tokens(self.b, span)[:, rows.ids[own]], contractions.tokens(self.a, span)
             terms.append(2 * (columns.float() * (h.float() @ rows.table[own].mT)).sum())
         return torch.stack(terms)
 
