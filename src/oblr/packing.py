@@ -1,6 +1,6 @@
 """Lay sequences out in rows for one forward pass, and remember which token belongs to which sequence."""
 
-import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -140,7 +140,7 @@ def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
         row_length = max(sum(sizes[i] for i in row) for row in rows)
         if n_rows == 1 or n_rows * row_length * (1 - PADDING) <= sum(sizes):
             break
-        n_rows = n_rows * 9 // 10  # longer rows fill more evenly, but attention costs more in them
+        n_rows = n_rows * 19 // 20  # longer rows fill more evenly, but attention costs more in them
 
     input_ids = torch.zeros(len(rows), row_length, dtype=torch.long)
     # Positions of the padding run on from the row's last sequence: nothing reads it, and it needs no mask of its own.
@@ -173,13 +173,30 @@ def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
 
 
 def fill_rows(sizes: Sequence[int], n_rows: int) -> list[list[int]]:
-    """Largest first, each into the row that is emptiest so far."""
+    """Share sequences out between rows, the longest as short as MULTIFIT finds (Coffman, Garey and Johnson 1978)."""
+    low, high = max(*sizes, -(-sum(sizes) // n_rows)), sum(sizes)
+    rows = best_fit(sizes, n_rows, high)
+    while low < high:
+        room = (low + high) // 2
+        found = best_fit(sizes, n_rows, room)
+        if found:
+            rows, high = found, room
+        else:
+            low = room + 1
+    return rows
+
+
+def best_fit(sizes: Sequence[int], n_rows: int, room: int) -> list[list[int]]:
+    """Largest first, each into the fullest row of at most ``n_rows`` that still has room; empty if one fits nowhere."""
     rows: list[list[int]] = [[] for _ in range(n_rows)]
-    heap = [(0, k) for k in range(n_rows)]
+    free = [(room, k) for k in range(n_rows)]  # sorted
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        filled, k = heapq.heappop(heap)
+        place = bisect_left(free, (sizes[i], 0))
+        if place == n_rows:
+            return []
+        left, k = free.pop(place)
         rows[k].append(i)
-        heapq.heappush(heap, (filled + sizes[i], k))
+        insort(free, (left - sizes[i], k))
     return rows
 
 
