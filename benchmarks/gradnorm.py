@@ -140,14 +140,16 @@ PEERS = {"Opacus, ghost clipping": 1.4, "loop + update": 1.6}
 
 
 def take_turns(kinds: dict[str, Update], rounds: int) -> Callable[[str, str], float]:
-    """Time all kinds in each round, after one to warm up; returns the median ratio of two kinds' times in a round."""
+    """Time all kinds in each round; returns the median ratio of two kinds' times in a round."""
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
-    for k in range(rounds + 1):
+    if rounds > 1:  # warm up; updates that are timed once take so long that it does not matter
+        for update in kinds.values():
+            update()
+    for _ in range(rounds):
         for name, update in kinds.items():
             start = time.perf_counter()
             update()
-            if k > 0:
-                seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.perf_counter() - start)
     return lambda name, other: statistics.median(a / b for a, b in zip(seconds[name], seconds[other], strict=True))
 
 
@@ -256,7 +258,7 @@ def main() -> None:
         return grown(kind, int(vocabulary), int(length))
     figures: list[Figure] = []
     for length in [128] if args.quick else args.lengths:
-        figures += times(length, 1 if args.quick else ROUNDS[length])
+        figures += times(length, 2 if args.quick else ROUNDS[length])
     if not args.quick:
         figures += ragged_times(5)
     for kind, error in errors(128, draws=2 if args.quick else 16).items():
