@@ -257,13 +257,14 @@ def main() -> None:
         kind, vocabulary, length = args.memory
         return grown(kind, int(vocabulary), int(length))
     figures: list[Figure] = []
-    for length in [128] if args.quick else args.lengths:
+    for length in [64] if args.quick else args.lengths:
         figures += times(length, 2 if args.quick else ROUNDS[length])
     if not args.quick:
         figures += ragged_times(5)
-    for kind, error in errors(128, draws=2 if args.quick else 16).items():
+    length, draws = (64, 2) if args.quick else (128, 16)
+    for kind, error in errors(length, draws).items():
         bound = 0.05 if "sketch" in kind else 1e-5
-        figures.append(at_most(f"T=128: relative error of n_i, {kind}", error, "", bound))
+        figures.append(at_most(f"T={length}: relative error of n_i, {kind}", error, "", bound))
     if not args.quick:
         for length in args.lengths:
             figures += memories(length) if length <= 512 else []
