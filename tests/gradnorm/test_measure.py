@@ -1,4 +1,7 @@
+import contextlib
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -7,7 +10,7 @@ from torch import nn
 
 from oblr.baselines.leave_one_out import leave_one_out_means
 from oblr.errors import SettingError
-from oblr.gradnorm import head
+from oblr.gradnorm import head, measure
 from oblr.gradnorm.measure import GradNorms
 from oblr.model import TokenScorer
 from oblr.packing import pack
@@ -107,6 +110,32 @@ def test_the_estimator_is_exactly_unbiased_in_every_tier(tier):
         pooled += chance * ((rewards[index] - own_included) @ scores[index])
     assert (average - expected).norm() / expected.norm() < 1e-10
     assert (pooled - expected).norm() / expected.norm() > 0.05
+
+
+@pytest.mark.parametrize("tier", ALL_TIERS)
+@pytest.mark.parametrize("passes", ["one", "two"])
+@pytest.mark.parametrize("used", [True, False])
+def test_nothing_is_left_in_memory(monkeypatch, tier, passes, used):
+    """Not even for the garbage collector, which does not see through autograd's graph."""
+    lm, packed, tapes, original = tiny_model(tied=True), pack(make_rollouts(LENGTHS)), [], measure.capture
+
+    @contextlib.contextmanager
+    def watched(*args):
+        with original(*args) as tape:
+            tapes.append(weakref.ref(tape))
+            yield tape
+
+    monkeypatch.setattr(measure, "capture", watched)
+    gc.disable()
+    try:
+        with GradNorms(tier, passes).score(TokenScorer(lm, 1.0), lm, [packed], 4) as scores:
+            if used:
+                scores.backward(COEFFICIENTS)
+        del scores
+        assert tapes
+        assert not any(tape() for tape in tapes)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("passes", ["one", "two"])

@@ -91,6 +91,11 @@ class Tape:
             self.last_cast = x, autocast(x)
         return self.last_cast[1]
 
+    def forget_inputs(self) -> None:
+        """Let go of what belongs to autograd's graph, which refers to this tape: nothing would free the circle."""
+        self.last_cast = None
+        del self.linear_norms
+
     def take(self, use: Use) -> Tensor | None:
         """Account for one use; returns the gradient that backward is to return, if any."""
         if self.mode == "record":
@@ -125,7 +130,7 @@ class Tape:
         """
         rows, targets = self.segments.merge(group_size), self.head_segments.merge(group_size)
         norms = torch.zeros(rows.count, dtype=torch.float64, device=coefficients.device)
-        with no_autocast(coefficients):
+        with torch.no_grad(), no_autocast(coefficients):
             while self.kept:
                 kept = self.kept.pop()
                 gradient, square_norms = kept.combine(coefficients, lambda s: rows if s is self.segments else targets)
@@ -282,6 +287,7 @@ def capture(
                 patched.append(module)
         yield tape
     finally:
+        tape.forget_inputs()
         del tape.head.tape
         for module in patched:
             del module.forward

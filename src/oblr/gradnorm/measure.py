@@ -96,6 +96,7 @@ class GradNorms:
                 _differentiate(tokens.logprobs.sum())
             once = partial(tape.accumulate, group_size=group_size)
             yield _joined([(tokens, tape.square_norms)], parts, once)
+            tape.kept.clear()
             return
         with capture(lm, *_merged(packed, group_size), "weights") as tape:
             tokens = scorer(packed)
