@@ -3,7 +3,8 @@
     python benchmarks/gradnorm.py [--quick] [--lengths 128 512 1024 2048]
 
 Every update is timed in turn, round after round, and compared with the plain forward and backward of its own round;
-the median ratio is reported. Above 512 tokens the loop and the proxies are left out. Memory is the growth of a process that runs one kind of update alone.
+the median ratio is reported. Above 512 tokens the loop and the proxies are left out. Memory is the growth of a process
+that runs one kind of update alone.
 """
 
 import argparse
