@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import lightning as L
 import torch
+from gradnorm import OURS
 from report import Figure, at_most, write
 from torch.utils.data import DataLoader
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -32,13 +33,7 @@ from oblr.types import Completion, Problem, Rollout, RolloutBatch
 VOCAB, PROMPT, GROUP_SIZE = 1024, 16, 4
 #: hidden size → layers; about 1, 3, 10, 30 and 100 million parameters
 SHAPES = {128: 4, 192: 6, 320: 7, 512: 9, 768: 13}
-MODES = {
-    "one pass, exact": {"tier": "exact", "passes": "one"},
-    "one pass, sketch": {"tier": "sketch", "passes": "one"},
-    "two passes, exact": {"tier": "exact", "passes": "two"},
-    "two passes, sketch": {"tier": "sketch", "passes": "two"},
-    "logit": {"tier": "logit"},
-}
+MODES = {kind: settings for kind, settings in OURS.items() if kind != "length"}
 
 
 def model(hidden: int) -> Qwen3ForCausalLM:

@@ -7,6 +7,7 @@ import lightning as L
 import torch
 from conftest import make_rollouts, tiny_model
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.tensor import DTensor
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
@@ -41,6 +42,10 @@ class Share:
 class Keep(L.Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.report: StepReport = outputs["report"]
+
+
+def whole(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
 
 def main(kind: str, passes: str, token_budget: int, rewards: str, precision: str, folder: Path) -> None:
@@ -80,6 +85,7 @@ def main(kind: str, passes: str, token_budget: int, rewards: str, precision: str
         "square_norms": trainer.strategy.all_gather(report.square_norms).flatten(),
         "moments": torch.tensor([report.moments.mean_square, report.moments.square_mean, report.lr]),
         **{name: weight.clone() for name, weight in policy.weights()},
+        "gradient": {name: whole(p.grad) for name, p in policy.scorer.lm.named_parameters()},
     }
     if trainer.is_global_zero:
         torch.save(result, folder / "result.pt")

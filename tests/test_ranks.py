@@ -20,6 +20,12 @@ def run(folder, kind, rewards, passes="two", token_budget=60, precision="32-true
     return torch.load(Path(folder) / "result.pt")
 
 
+def distance(found, expected):
+    """``‖found − expected‖/‖expected‖`` over all parameters."""
+    change = sum((found[name] - gradient).double().square().sum() for name, gradient in expected.items())
+    return (change / sum(gradient.double().square().sum() for gradient in expected.values())).sqrt()
+
+
 @pytest.mark.parametrize(("tying", "rewards"), [("tied", "mixed"), ("tied", "first"), ("untied", "all")])
 def test_two_ranks_equal_one_process(tmp_path, tying, rewards):
     folder = tmp_path / tying
@@ -29,9 +35,14 @@ def test_two_ranks_equal_one_process(tmp_path, tying, rewards):
         for passes, token_budget in (("two", 60), ("one", 40)):  # where 40 are too few, a group is cut
             both = run(folder, kind, rewards, passes, token_budget)
             torch.testing.assert_close(both["moments"], single["moments"], rtol=1e-6, atol=0)
-            for name, expected in single.items():
+            found, expected = both.pop("gradient"), single["gradient"]
+            assert found.keys() == expected.keys()
+            for name, gradient in expected.items():  # a parameter at a time: small ones must not hide behind large
+                assert (found[name] - gradient).norm() < 1e-5 * gradient.norm(), f"{kind} {passes} {name}"
+            assert distance(found, expected) < 1e-6
+            for name, value in both.items():
                 torch.testing.assert_close(
-                    both[name], expected, rtol=1e-5, atol=1e-6, equal_nan=True, msg=f"{kind} {passes} {name}"
+                    value, single[name], rtol=1e-5, atol=1e-6, equal_nan=True, msg=f"{kind} {passes} {name}"
                 )
 
 

@@ -95,7 +95,7 @@ class PolicyModule(L.LightningModule):
         live = live_groups(batch.rewards)
         optimizer = cast(LightningOptimizer, self.optimizers())
         optimizer.zero_grad()
-        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget)
+        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.least)
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, parts in self.micro_batches(batch, live):
@@ -172,6 +172,10 @@ class PolicyModule(L.LightningModule):
     def reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
         """``tensor`` summed (or maximised) over the ranks."""
         return self.trainer.strategy.reduce(tensor, reduce_op=operation)
+
+    def least(self, number: float) -> float:
+        """The smallest ``number`` of all ranks."""
+        return -self.reduce(torch.tensor(-number, dtype=torch.float64, device=self.device), "max").item()
 
     def log_step(self, report: StepReport) -> None:
         self.log_dict(

@@ -195,6 +195,9 @@ def test_auto_takes_one_pass_where_it_fits_and_says_so(caplog):
     assert (fits.passes, does_not.passes) == ("one", "two")
     assert "one pass" in caplog.text
     assert "two pass" in caplog.text
+    on_another_rank = GradNorms()
+    on_another_rank.choose_passes(lm, token_budget=1000, least=lambda free: 0.0)  # whose memory is full
+    assert on_another_rank.passes == "two"
     lm.gradient_checkpointing_enable()
     checkpointed = GradNorms()
     checkpointed.choose_passes(lm, token_budget=1000)

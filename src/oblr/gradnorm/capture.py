@@ -114,8 +114,8 @@ class Tape:
         return None
 
     def take_head(self, use: LinearUse | HeadUse) -> Tensor | None:
-        """Account for the head; a tied one is remembered until the embedding is met."""
-        if self.tied:
+        """Account for the head; a tied one is remembered until the embedding is met, unless gradients are added up."""
+        if self.tied and self.mode != "sum":
             self.tied_head = use
         return self.take(use)
 

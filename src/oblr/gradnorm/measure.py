@@ -95,8 +95,10 @@ class GradNorms:
                 tokens = scorer(packed)
                 _differentiate(tokens.logprobs.sum())
             once = partial(tape.accumulate, group_size=group_size)
-            yield _joined([(tokens, tape.square_norms)], parts, once)
-            tape.kept.clear()
+            try:
+                yield _joined([(tokens, tape.square_norms)], parts, once)
+            finally:
+                tape.kept.clear()
             return
         with capture(lm, *_merged(packed, group_size), "weights") as tape:
             tokens = scorer(packed)
@@ -148,8 +150,12 @@ class GradNorms:
         weights = packed.target_segments.sum(per_token.double())
         return torch.ones_like(weights) if self.tier == "uniform" else weights
 
-    def choose_passes(self, lm: nn.Module, token_budget: int) -> None:
-        """Settle ``passes=auto`` for micro-batches of ``token_budget`` tokens and log why."""
+    def choose_passes(self, lm: nn.Module, token_budget: int, least: Callable[[float], float] = lambda x: x) -> None:
+        """Settle ``passes=auto`` for micro-batches of ``token_budget`` tokens and log why.
+
+        Args:
+            least: the smallest of a number over all ranks, which must choose alike: collectives run inside each pass.
+        """
         if self.passes != "auto" or not self.measures:
             return
         kept = sum(
@@ -157,7 +163,7 @@ class GradNorms:
             for module in lm.modules()
             if isinstance(module, nn.Linear) and any(p.requires_grad for p in module.parameters(recurse=False))
         )
-        needed, free = kept * token_budget, _free_memory()
+        needed, free = kept * token_budget, least(_free_memory())
         checkpointing = getattr(lm, "is_gradient_checkpointing", False)
         self.passes = "two" if checkpointing or needed > free / 2 else "one"
         log.info(
