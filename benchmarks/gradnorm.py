@@ -23,6 +23,7 @@ from report import Figure, at_least, at_most, write
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.model import TokenScorer
@@ -70,7 +71,8 @@ def rollouts(lengths: list[int]) -> list[Rollout]:
 
 def coefficients(weights: Tensor) -> Tensor:
     rewards = (torch.arange(len(weights)) % 3 == 0).float().view(-1, GROUP_SIZE)
-    return GradientWeightedBaseline()(rewards, weights.view(-1, GROUP_SIZE)).flatten() / GROUP_SIZE
+    groups = Groups(rewards, weights.view(-1, GROUP_SIZE), torch.ones_like(rewards), rewards)
+    return GradientWeightedBaseline()(groups).flatten() / GROUP_SIZE
 
 
 def updates(vocabulary: int, length: int) -> dict[str, Update]:

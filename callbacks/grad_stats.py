@@ -31,7 +31,9 @@ class GradStats(Observer):
                 self.measured = policy.live_square_norms(batch)
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        square_norms = report.square_norms if self.measured is None else self.measured
+        if self.measured is not None:
+            report.square_norms = self.measured  # for the callbacks that follow
+        square_norms = report.square_norms
         known = square_norms.isfinite().all(1)
         if not known.any():
             return

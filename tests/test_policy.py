@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
 
+from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
 from oblr.baselines.rloo import RLOOBaseline
@@ -175,7 +176,7 @@ def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseli
     monkeypatch.setattr(contractions.ExactNorms, "__call__", None)
     _, (report,) = take_steps(tmp_path, batch, baseline=baseline)
     assert report.square_norms.isnan().all()
-    expected = baseline(batch.rewards, report.weights)
+    expected = baseline(Groups(batch.rewards, report.weights, batch.lengths, batch.rewards))
     torch.testing.assert_close(report.advantages, expected)
     assert report.moments.mean_square > 0
 

@@ -57,6 +57,7 @@ def test_the_demo_shows_what_it_does(demo):
     assert "rollout/samples/text_summary" in tags["tensors"]
     every_step = """train/reward train/lr train/entropy train/live_groups rollout/logprob_gap_max rollout/length
         gradnorm/mean gradnorm/cv_within_group gradnorm/correlation_with_length
+        baseline/rloo baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/none
         snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema
         time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""
     curves = read_curves(folder / "tensorboard")

@@ -9,7 +9,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from oblr.baselines.base import Baseline, live_groups
+from oblr.baselines.base import Baseline, Groups, live_groups
 from oblr.errors import StaleEngineError
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
@@ -92,7 +92,8 @@ class PolicyModule(L.LightningModule):
         norms, weights, ratios = (torch.full(batch.rewards.shape, NAN, dtype=torch.float64) for _ in range(3))
         advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
         entropies: list[Tensor] = []
-        live = live_groups(batch.rewards)
+        step_rewards = self.gather(batch.rewards)  # of all ranks
+        live = self.baseline.live(step_rewards).view(-1, batch.n_groups)[self.trainer.global_rank]
         optimizer = cast(LightningOptimizer, self.optimizers())
         optimizer.zero_grad()
         self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.least)
@@ -103,7 +104,8 @@ class PolicyModule(L.LightningModule):
                 ratios[groups] = scores.log_ratios.exp().view(-1, group_size).cpu()  # ρ_i
                 norms[groups] = scores.weights.view(-1, group_size).cpu()  # n_i
                 weights[groups] = self.loss.sequence_ratios(ratios[groups]).square() * norms[groups]  # ρ_i² n_i
-                advantages[groups] = self.baseline(batch.rewards[groups], weights[groups])  # R_i − b_i
+                rewarded = Groups(batch.rewards[groups], weights[groups], batch.lengths[groups], step_rewards)
+                advantages[groups] = self.baseline(rewarded)  # R_i − b_i
                 coefficients = self.loss.coefficients(advantages[groups], ratios[groups])  # ρ_i (R_i − b_i) / G
                 # .grad −= Σ_q g_q, and ‖g_q‖²
                 group_squares[groups] = scores.backward(-coefficients.flatten().to(self.device)).cpu()
@@ -116,6 +118,11 @@ class PolicyModule(L.LightningModule):
                 parameter_group["lr"] = lr
             optimizer.step()
         norms[~live if tier.measures else ...] = NAN  # a rank may have filled up with dead groups
+        all_weights = self.gather(weights)
+        known = all_weights.isfinite().all(1)
+        if known.any():
+            seen = (step_rewards[known], all_weights[known], self.gather(batch.lengths)[known], step_rewards)
+            self.baseline.observe(Groups(*seen))
         mean_entropy = torch.cat(entropies).mean().item() if entropies else NAN
         return StepReport(batch, live, norms, weights, advantages, ratios, mean_entropy, gap, moments, lr)
 
@@ -177,6 +184,12 @@ class PolicyModule(L.LightningModule):
         """The smallest ``number`` of all ranks."""
         return -self.reduce(torch.tensor(-number, dtype=torch.float64, device=self.device), "max").item()
 
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Rows of all ranks, rank after rank, on the CPU."""
+        if self.trainer.world_size == 1:
+            return tensor
+        return cast(Tensor, self.all_gather(tensor.to(self.device))).flatten(0, 1).cpu()
+
     def log_step(self, report: StepReport) -> None:
         self.log_dict(
             {
@@ -193,7 +206,8 @@ class PolicyModule(L.LightningModule):
     # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["oblr"] = {"schedule": self.schedule.state_dict()}
+        checkpoint["oblr"] = {"schedule": self.schedule.state_dict(), "baseline": self.baseline.state_dict()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.schedule.load_state_dict(checkpoint["oblr"]["schedule"])
+        self.baseline.load_state_dict(checkpoint["oblr"]["baseline"])

@@ -82,3 +82,12 @@ def test_bad_settings():
         SNRSchedule(0.1, "best")
     with pytest.raises(SettingError, match=r"schedule\.decay"):
         SNRSchedule(0.1, decay=1.0)
+
+
+def test_floor_and_warm_up():
+    nothing = Moments(n_groups=16, mean_square=0.0, square_mean=10.0)
+    schedule = SNRSchedule(1.0, "plug_in", floor=0.1, warm_up=4)
+    assert [schedule(nothing, step) for step in range(6)] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1])
+    for settings in ({"floor": 1.5}, {"warm_up": -1}):
+        with pytest.raises(SettingError, match=rf"^schedule\.{next(iter(settings))}: "):
+            SNRSchedule(1.0, **settings)

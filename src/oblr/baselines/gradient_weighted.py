@@ -1,21 +1,42 @@
-"""The optimal baseline of OBLR-PO, estimated leave-one-out (arXiv 2511.23310, Theorem 7)."""
+"""The optimal baseline of OBLR-PO, estimated from the group (arXiv 2511.23310, Theorem 7)."""
+
+from typing import Literal, get_args
 
 from torch import Tensor
 
-from oblr.baselines.leave_one_out import leave_one_out_means
+from oblr.baselines.base import Baseline, Groups
+from oblr.baselines.leave_one_out import cross_fitted_means, leave_one_out_means, pooled_means
+from oblr.errors import SettingError
+
+Form = Literal["leave_one_out", "cross_fitted", "pooled"]
 
 
-class GradientWeightedBaseline:
-    """``A_i = R_i − b_i`` with ``b_i = Σ_{j≠i} w_j R_j / Σ_{j≠i} w_j`` and ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``.
+class GradientWeightedBaseline(Baseline):
+    """``A_i = R_i − b_i`` with ``b_i = Σ_j w_j R_j / Σ_j w_j`` and ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``.
 
     Among baselines that depend on the prompt alone, ``E[wR]/E[w]`` gives the group gradient its smallest variance.
-    Leaving ``o_i`` out of its own baseline keeps the gradient unbiased for any weights.
 
-    Degenerate cases: equal weights give RLOO. If all weights but ``w_i`` are zero, ``b_i`` is the others' plain mean.
+    Args:
+        form: which ``j`` the sums are over.
+            ``leave_one_out``: all but ``i``, which keeps the gradient unbiased for any weights.
+            ``cross_fitted``: the half of the group that ``i`` is not in; unbiased too, and noisier. The coefficients
+            of one half then depend on the norms of the other alone, so that no response meets its own norm.
+            ``pooled``: the whole group; biased at order 1/G.
+
+    Degenerate cases: equal weights give RLOO. Where all weights in the sums are zero, ``b_i`` is the plain mean there.
+
+    Raises:
+        SettingError: unknown form.
     """
 
     needs_norms = True
     leave_one_out = True
 
-    def __call__(self, rewards: Tensor, weights: Tensor) -> Tensor:
-        return (rewards - leave_one_out_means(rewards, weights)).to(rewards.dtype)
+    def __init__(self, form: Form = "leave_one_out"):
+        if form not in get_args(Form):
+            raise SettingError("baseline.form", f"{form!r} is unknown", f"use one of {get_args(Form)}")
+        means = {"leave_one_out": leave_one_out_means, "cross_fitted": cross_fitted_means, "pooled": pooled_means}
+        self.means = means[form]
+
+    def __call__(self, groups: Groups) -> Tensor:
+        return (groups.rewards - self.means(groups.rewards, groups.weights)).to(groups.rewards.dtype)

@@ -2,8 +2,10 @@
 
 from torch import Tensor
 
+from oblr.baselines.base import Baseline, Groups
 
-class GroupMeanStdBaseline:
+
+class GroupMeanStdBaseline(Baseline):
     """``A_i = (R_i − mean R) / (std R + ε)`` over the group, own sample included.
 
     Biased: the mean contains ``R_i`` (advantages shrink by 1 − 1/G) and the division weights prompts by difficulty.
@@ -13,12 +15,9 @@ class GroupMeanStdBaseline:
         epsilon: added to the standard deviation (of the group as a population).
     """
 
-    needs_norms = False
-    leave_one_out = False
-
     def __init__(self, epsilon: float = 1e-6):
         self.epsilon = epsilon
 
-    def __call__(self, rewards: Tensor, weights: Tensor) -> Tensor:
-        centred = rewards - rewards.mean(1, keepdim=True)
-        return centred / (rewards.std(1, correction=0, keepdim=True) + self.epsilon)
+    def __call__(self, groups: Groups) -> Tensor:
+        rewards = groups.rewards
+        return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, correction=0, keepdim=True) + self.epsilon)

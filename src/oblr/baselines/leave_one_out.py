@@ -1,4 +1,4 @@
-"""The one leave-one-out formula that every unbiased group baseline is a weighting of."""
+"""Weighted means of a group's rewards: the one formula that every group baseline is a weighting of."""
 
 import torch
 from torch import Tensor
@@ -16,9 +16,24 @@ def leave_one_out_means(rewards: Tensor, weights: Tensor) -> Tensor:
     Returns:
         float64 [N, G].
     """
-    group_size = rewards.shape[-1]
-    others = ~torch.eye(group_size, dtype=torch.bool, device=rewards.device)
-    weights = weights.double()[..., None, :] * others
+    return _means(rewards, weights, ~torch.eye(rewards.shape[-1], dtype=torch.bool, device=rewards.device))
+
+
+def cross_fitted_means(rewards: Tensor, weights: Tensor) -> Tensor:
+    """The same over the half of the group that ``i`` is not in: even against odd members."""
+    odd = torch.arange(rewards.shape[-1], device=rewards.device) % 2 == 1
+    return _means(rewards, weights, odd[:, None] != odd)
+
+
+def pooled_means(rewards: Tensor, weights: Tensor) -> Tensor:
+    """The same over the whole group, ``i`` included."""
+    size = rewards.shape[-1]
+    return _means(rewards, weights, torch.ones(size, size, dtype=torch.bool, device=rewards.device))
+
+
+def _means(rewards: Tensor, weights: Tensor, used: Tensor) -> Tensor:
+    """Weighted means over the ``used`` [G, G] members of each response's group."""
+    weights = weights.double()[..., None, :] * used
     total = weights.sum(-1, keepdim=True)
-    share = torch.where(total > 0, weights / total, others / (group_size - 1))
+    share = torch.where(total > 0, weights / total, used / used.sum(-1, keepdim=True))
     return (share * rewards.double()[..., None, :]).sum(-1)

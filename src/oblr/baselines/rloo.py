@@ -3,14 +3,15 @@
 import torch
 from torch import Tensor
 
+from oblr.baselines.base import Baseline, Groups
 from oblr.baselines.leave_one_out import leave_one_out_means
 
 
-class RLOOBaseline:
+class RLOOBaseline(Baseline):
     """``A_i = R_i − (1/(G−1)) Σ_{j≠i} R_j``: the mean reward of the other responses. Unbiased."""
 
-    needs_norms = False
     leave_one_out = True
 
-    def __call__(self, rewards: Tensor, weights: Tensor) -> Tensor:
+    def __call__(self, groups: Groups) -> Tensor:
+        rewards = groups.rewards
         return (rewards - leave_one_out_means(rewards, torch.ones_like(rewards))).to(rewards.dtype)

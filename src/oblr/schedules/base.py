@@ -1,17 +1,25 @@
 """What a schedule is."""
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 from oblr.types import Moments
 
 
-class Schedule(Protocol):
-    """Gives the learning rate of a step from the moments of its gradient and the number of steps before it."""
+class Schedule(ABC):
+    """Gives the learning rate of a step from the moments of its gradient and the number of steps before it.
 
-    needs_noise: bool  # whether N = 1, where tr H is not defined, is out of the question
+    Attributes:
+        needs_noise: whether N = 1, where tr H is not defined, is out of the question.
+    """
 
+    needs_noise: ClassVar[bool] = False
+
+    @abstractmethod
     def __call__(self, moments: Moments, step: int) -> float: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass

@@ -3,6 +3,7 @@
 from typing import Any, Literal, get_args
 
 from oblr.errors import SettingError
+from oblr.schedules.base import Schedule
 from oblr.types import Moments
 
 Estimator = Literal["plug_in", "debiased", "ema"]
@@ -42,28 +43,37 @@ class SNREstimates:
         self.mean_square, self.square_mean, self.weight = state["mean_square"], state["square_mean"], state["weight"]
 
 
-class SNRSchedule:
+class SNRSchedule(Schedule):
     """``η_t = η₀ · N·SNR_t / (1 + N·SNR_t)``, the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
 
     Args:
         eta0: ``η₀``; the rate that a noiseless gradient would be given.
         estimator: of the SNR, see :class:`SNREstimates`.
         decay: of the ``ema`` estimator.
+        floor: least share of ``η₀``, so that a signal lost in the noise does not end learning.
+        warm_up: steps over which the rate rises linearly to what the SNR gives.
 
     Raises:
-        SettingError: unknown estimator or a decay outside [0, 1).
+        SettingError: unknown estimator, a decay outside [0, 1), a floor outside [0, 1], a negative warm-up.
     """
 
     needs_noise = True
 
-    def __init__(self, eta0: float, estimator: Estimator = "ema", decay: float = 0.9):
+    def __init__(
+        self, eta0: float, estimator: Estimator = "ema", decay: float = 0.9, floor: float = 0.0, warm_up: int = 0
+    ):
         if estimator not in get_args(Estimator):
             raise SettingError("schedule.estimator", f"{estimator!r} is unknown", f"use one of {get_args(Estimator)}")
-        self.eta0, self.estimator = eta0, estimator
+        if not 0 <= floor <= 1:
+            raise SettingError("schedule.floor", f"{floor} is not a share of eta0", "use 0 to 1")
+        if warm_up < 0:
+            raise SettingError("schedule.warm_up", f"{warm_up} is not a number of steps", "use 0 or more")
+        self.eta0, self.estimator, self.floor, self.warm_up = eta0, estimator, floor, warm_up
         self.estimates = SNREstimates(decay)
 
     def __call__(self, moments: Moments, step: int) -> float:
-        return self.eta0 * shrinkage(moments.n_groups * self.estimates.update(moments)[self.estimator])
+        factor = shrinkage(moments.n_groups * self.estimates.update(moments)[self.estimator])
+        return self.eta0 * max(factor, self.floor) * min(1.0, (step + 1) / (self.warm_up + 1))
 
     def state_dict(self) -> dict[str, Any]:
         return self.estimates.state_dict()

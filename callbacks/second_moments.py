@@ -1,0 +1,46 @@
+"""What every baseline would have made of the very same rollouts."""
+
+from typing import Any
+
+from lightning import Trainer
+
+from callbacks.observer import Observer
+from oblr.baselines.base import Baseline, Groups
+from oblr.policy import PolicyModule
+from oblr.types import StepReport
+
+
+class SecondMoments(Observer):
+    """Logs ``baseline/<name>``: the mean of ``(R_i − b_i)² ρ_i² n_i`` that a baseline would have had, over the first's.
+
+    It is measured on the groups that took part in the step. For unbiased baselines the mean gradients agree, so a
+    smaller second moment is a smaller variance; a baseline that contains its own sample shrinks the advantages and
+    does not belong here. Steps without norms are left out, see ``GradStats``, which comes before this callback.
+
+    Args:
+        baselines: by name; the first is what the others are compared with.
+    """
+
+    def __init__(self, baselines: dict[str, Baseline]):
+        self.baselines = baselines
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        weights = report.square_norms * report.ratios.square()
+        known = weights.isfinite().all(1)
+        if not known.any():
+            return
+        rewards, lengths = report.batch.rewards, report.batch.lengths
+        groups = Groups(rewards[known], weights[known], lengths[known], rewards)
+        moments = {}
+        for name, baseline in self.baselines.items():
+            moments[name] = (baseline(groups).double().square() * groups.weights).mean()
+            baseline.observe(groups)
+        first, *_ = moments.values()
+        policy.log_dict({f"baseline/{name}": moment / first for name, moment in moments.items() if first > 0})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: baseline.state_dict() for name, baseline in self.baselines.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, baseline in self.baselines.items():
+            baseline.load_state_dict(state_dict[name])

@@ -1,0 +1,15 @@
+"""Plain REINFORCE (Williams 1992)."""
+
+from torch import Tensor
+
+from oblr.baselines.base import Baseline, Groups
+
+
+class NoBaseline(Baseline):
+    """``A_i = R_i``. Unbiased, and of the largest variance. Only responses of reward 0 have no advantage."""
+
+    def __call__(self, groups: Groups) -> Tensor:
+        return groups.rewards
+
+    def live(self, step_rewards: Tensor) -> Tensor:
+        return (step_rewards != 0).any(1)

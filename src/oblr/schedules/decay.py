@@ -1,0 +1,60 @@
+"""Learning rates that fall with the number of steps alone."""
+
+import math
+from dataclasses import dataclass
+
+from oblr.errors import SettingError
+from oblr.schedules.base import Schedule
+from oblr.types import Moments
+
+
+@dataclass
+class _Decay(Schedule):
+    """Args:
+    lr: ``η₀``.
+    steps: T, the length of the run.
+    warm_up: steps over which the rate first rises linearly to ``η₀``.
+
+    Raises:
+        SettingError: a warm-up as long as the run.
+    """
+
+    lr: float
+    steps: int
+    warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warm_up < self.steps:
+            raise SettingError(
+                "schedule.warm_up", f"{self.warm_up} is not between 0 and the run's {self.steps} steps", "shorten it"
+            )
+
+    def __call__(self, moments: Moments, step: int) -> float:
+        if step < self.warm_up:
+            return self.lr * (step + 1) / self.warm_up
+        return self.lr * self.factor(step - self.warm_up, self.steps - self.warm_up)
+
+    def factor(self, step: int, steps: int) -> float:
+        """Share of ``η₀`` at ``step`` of ``steps`` after the warm-up."""
+        raise NotImplementedError
+
+
+class LinearSchedule(_Decay):
+    """``η_t = η₀ (1 − t/T)``."""
+
+    def factor(self, step: int, steps: int) -> float:
+        return max(1 - step / steps, 0.0)
+
+
+class CosineSchedule(_Decay):
+    """``η_t = η₀ (1 + cos(π t/T))/2`` (arXiv 1608.03983)."""
+
+    def factor(self, step: int, steps: int) -> float:
+        return (1 + math.cos(math.pi * min(step / steps, 1.0))) / 2
+
+
+class InverseSquareRootSchedule(_Decay):
+    """``η_t = η₀/√(t+1)``: the rate of arXiv 2511.23310, Theorem 6, under which the average gradient falls as 1/√T."""
+
+    def factor(self, step: int, steps: int) -> float:
+        return 1 / math.sqrt(step + 1)
