@@ -1,6 +1,7 @@
 """The one form of every benchmark's result: a table on the screen and ``benchmarks/results/NAME.json``."""
 
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,14 @@ class Figure:
     unit: str
     target: str = ""
     holds: bool | None = None
+
+
+@dataclass(frozen=True)
+class Estimate(Figure):
+    """A figure with its 95 % interval."""
+
+    low: float = math.nan
+    high: float = math.nan
 
 
 def at_most(name: str, value: float, unit: str, bound: float) -> Figure:

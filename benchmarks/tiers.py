@@ -15,7 +15,6 @@ SmolLM2 needs, ``smollm2.py`` says.
 """
 
 import argparse
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure as Picture
 from omegaconf import OmegaConf
-from report import ROOT, Figure, at_most, write
+from report import ROOT, Estimate, Figure, at_most, write
 from smollm2 import smollm2
 from torch import Tensor
 from torchmetrics.functional import spearman_corrcoef
@@ -57,14 +56,6 @@ class Policy:
     problems: list[Problem]
     responses: int
     max_new_tokens: int
-
-
-@dataclass(frozen=True)
-class Estimate(Figure):
-    """A figure with its 95 % interval."""
-
-    low: float = math.nan
-    high: float = math.nan
 
 
 def pocket(prompts: int) -> Policy:

@@ -1,0 +1,135 @@
+"""Many training runs in one process, each what ``src/train.py`` would do; the rollout engine starts only once."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import hydra
+import lightning as L
+from hydra import compose, initialize_config_dir
+from lightning import Trainer
+from omegaconf import DictConfig
+from report import ROOT
+from torch import Tensor
+
+from callbacks.evaluation import HeldOutEvaluation
+from callbacks.grad_stats import GradStats
+from callbacks.observer import rollout_data
+from oblr.baselines.base import Groups
+from oblr.baselines.rloo import RLOOBaseline
+from oblr.model import load_tokenizer
+from oblr.policy import PolicyModule
+from oblr.rollout.engine import Engine
+from oblr.terminal import quiet_terminal
+from oblr.types import Completion, RolloutBatch, Sampling, StepReport
+
+sys.path.insert(0, str(ROOT / "src"))
+from launch import register_resolvers
+
+
+@dataclass
+class Record:
+    """What a run leaves behind.
+
+    Attributes:
+        accuracy: held-out sampled accuracy by step.
+        reward, lr, mean_square, square_mean: of every step; the latter two are the moments M1 and M2.
+        second_moment, rloo: sums of ``A_i² ρ_i² n_i`` over the steps with norms, with the run's advantages and RLOO's.
+        update_seconds: CPU time of all updates.
+    """
+
+    accuracy: dict[str, float] = field(default_factory=dict)
+    reward: list[float] = field(default_factory=list)
+    lr: list[float] = field(default_factory=list)
+    mean_square: list[float] = field(default_factory=list)
+    square_mean: list[float] = field(default_factory=list)
+    second_moment: float = 0.0
+    rloo: float = 0.0
+    update_seconds: float = 0.0
+
+
+class Recorder(HeldOutEvaluation):
+    """Fills a record; the last of a run's callbacks."""
+
+    def __init__(self, every: int, samples: int):
+        super().__init__(every, samples)
+        self.record = Record()
+
+    def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
+        super().on_rollouts(trainer, policy, batch)
+        self.started = time.process_time()
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        record, batch = self.record, report.batch
+        record.update_seconds += time.process_time() - self.started
+        record.reward.append(batch.rewards.mean().item())
+        record.lr.append(report.lr)
+        record.mean_square.append(report.moments.mean_square)
+        record.square_mean.append(report.moments.square_mean)
+        weights = report.square_norms * report.ratios.square()
+        known = weights.isfinite().all(1)
+        rloo = RLOOBaseline()(Groups(batch.rewards[known], weights[known], batch.lengths[known], batch.rewards))
+        record.second_moment += (report.advantages[known].double().square() * weights[known]).sum().item()
+        record.rloo += (rloo.double().square() * weights[known]).sum().item()
+
+    def evaluate(self, trainer: Trainer) -> None:
+        sampling = replace(rollout_data(trainer).sampling, n=self.samples)
+        self.record.accuracy[str(trainer.current_epoch)] = self.accuracy(trainer, sampling).mean
+
+
+class KeptEngine:
+    """An engine that has started and outlives the run that it is lent to."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        engine.start()
+
+    @property
+    def weight_version(self) -> int:
+        return self.engine.weight_version
+
+    def start(self) -> None:
+        pass
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self.engine.sync(weights, version)
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+        return self.engine.generate(prompts, sampling, seed)
+
+    def close(self) -> None:
+        pass
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """The configuration of ``python src/train.py`` with these overrides."""
+    register_resolvers()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", overrides=["experiment=pocket", *overrides])
+
+
+@cache
+def engine() -> KeptEngine:
+    """The one engine of this process."""
+    cfg = composed(["paths.output_dir=unused"])
+    return KeptEngine(hydra.utils.instantiate(cfg.rollout.engines[cfg.rollout.engine])())
+
+
+def train(overrides: Sequence[str], every: int = 10, samples: int = 2) -> Record:
+    """One run, evaluated every so many steps and at its end; norms are known at least then."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cfg = composed([*overrides, f"paths.output_dir={folder}"])
+        with quiet_terminal(folder / "log"):
+            policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+            data = hydra.utils.instantiate(cfg.rollout, tokenizer=load_tokenizer(cfg.policy.path), _convert_="all")
+            data.engine, data.weights, data.clock = engine(), policy.weights, policy.clock
+            L.seed_everything(cfg.seed)
+            recorder = Recorder(every, samples)
+            settings = {"callbacks": [GradStats(every), recorder], "logger": False, "enable_checkpointing": False}
+            hydra.utils.instantiate(cfg.trainer, **settings).fit(policy, datamodule=data)
+        return recorder.record
