@@ -80,7 +80,7 @@ def live_seconds(folder: str, batches: list[RolloutBatch]) -> list[float]:
         dtype="float32",
         gradnorm=GradNorms("exact", "one"),
         baseline=GradientWeightedBaseline(),
-        loss=PolicyGradientLoss(importance=False),
+        loss=PolicyGradientLoss("none"),
         schedule=ConstantSchedule(1e-6),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
         temperature=1.0,

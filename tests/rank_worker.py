@@ -59,7 +59,7 @@ def main(kind: str, passes: str, token_budget: int, rewards: str, precision: str
         dtype="float32",
         gradnorm=GradNorms("exact", passes),
         baseline=GradientWeightedBaseline(),
-        loss=PolicyGradientLoss(importance=False),
+        loss=PolicyGradientLoss("none"),
         schedule=SNRSchedule(0.1, "plug_in"),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
         temperature=1.0,

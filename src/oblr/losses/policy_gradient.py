@@ -1,29 +1,49 @@
-"""The importance-weighted policy gradient of the paper.
+"""The importance-weighted policy gradient of the paper (arXiv 2511.23310)."""
 
-A loss is given by its gradient: the coefficient of each ``∇θ log π(o_t|q, o_<t)``. That is what the step needs, and
-what the book-keeping of per-group gradients can use.
-"""
-
-from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from oblr.errors import SettingError
+from oblr.losses.base import Loss, Normalise, Ratios
 
-@dataclass(frozen=True)
-class PolicyGradientLoss:
-    """``g_q = (1/G) Σ_i ρ_i A_i ∇θ log π(o_i|q)``, sequence log-probabilities summed over tokens.
+Ratio = Literal["sequence", "token", "none"]
+
+
+class PolicyGradientLoss(Loss):
+    """``f_it = ρ``, the importance ratio that ``ratio`` names, or ``min(ρ, C)``.
+
+    ``sequence``: ``ρ_i = π(o_i|q)/μ(o_i|q)``, the paper's. Unbiased, and of a variance that grows exponentially with
+    length and staleness. ``token``: ``ρ_it = π(o_it|q, o_i,<t)/μ(o_it|q, o_i,<t)`` of the token alone. It leaves out
+    how much likelier the policy makes the tokens before and after: biased, the gradient of a surrogate that is right to
+    first order in ``π − μ``, PPO's before it clips. ``none``: 1, as if the rollouts were the policy's own.
+
+    The cap is truncated importance sampling (Ionides 2008; ``ρ̄`` of V-trace, arXiv 1802.01561): a bias, against a few
+    large ratios that make up the whole gradient. Responses above it still count ``C`` times; PPO's clipping drops them.
+
+    Degenerate cases: on-policy all are 1. Without a cap a sequence ratio above e^709 overflows.
 
     Args:
-        importance: multiply by the sequence ratio ``ρ_i = π(o_i|q)/μ(o_i|q)``; False takes ``ρ_i = 1``.
+        truncate: ``C ≥ 1``; None for no cap.
+
+    Raises:
+        SettingError: unknown ratio, a cap below 1, or a cap on no ratio.
     """
 
-    importance: bool = True
+    def __init__(self, ratio: Ratio = "sequence", truncate: float | None = None, normalise: Normalise = "none"):
+        super().__init__(normalise)
+        if ratio not in get_args(Ratio):
+            raise SettingError("loss.ratio", f"{ratio!r} is unknown", f"use one of {get_args(Ratio)}")
+        if truncate is not None and ratio == "none":
+            raise SettingError("loss.truncate", "there is no ratio to truncate", "choose loss.ratio, or null")
+        if truncate is not None and not truncate >= 1:
+            raise SettingError("loss.truncate", f"{truncate} would change on-policy gradients", "give at least 1")
+        self.ratio, self.truncate = ratio, truncate
+        self.per_token = ratio == "token"
 
-    def sequence_ratios(self, ratios: Tensor) -> Tensor:
-        """The ``ρ_i`` in use, from the measured ratios [N, G]."""
-        return ratios if self.importance else torch.ones_like(ratios)
-
-    def coefficients(self, advantages: Tensor, ratios: Tensor) -> Tensor:
-        """``ρ_i A_i / G``, float64 [N, G]: the weight of each sequence's score in ``g_q``."""
-        return self.sequence_ratios(ratios) * advantages / advantages.shape[1]
+    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
+        if self.ratio == "none":
+            return torch.ones_like(ratios.behaviour)
+        weights = (ratios.logs if self.ratio == "token" else ratios.sequence_logs).exp()
+        return weights.clamp(max=self.truncate) if self.truncate is not None else weights

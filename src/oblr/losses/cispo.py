@@ -1,0 +1,31 @@
+"""Clipped importance weights of tokens that are never dropped (MiniMax-M1, arXiv 2506.13585)."""
+
+from torch import Tensor
+
+from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.clip import check_clip
+
+
+class CISPOLoss(Loss):
+    """The gradient of ``sg[clip(ρ_it, 1 − ε_low, 1 + ε_high)] A_i log π(o_it|q, o_i,<t)`` with the tokens' own ratios.
+
+    ``f_it`` is the clipped ratio, a weight and no function of ``θ`` (``sg``): tokens outside the bounds, which PPO
+    drops, keep a bounded say. MiniMax-M1 sets no lower bound (``ε_low ≥ 1``), does not give its ``ε_high``, and takes
+    ``normalise: group``; the cap of 5 is ScaleRL's (arXiv 2510.13786).
+
+    Biased off-policy. Without a lower bound it is ``policy_gradient`` with token ratios truncated at ``1 + ε_high``.
+    On-policy ``f = 1``.
+
+    Raises:
+        SettingError: a negative ``clip_low`` or ``clip_high``.
+    """
+
+    per_token = True
+
+    def __init__(self, clip_low: float = 1.0, clip_high: float = 4.0, normalise: Normalise = "none"):
+        super().__init__(normalise)
+        check_clip(clip_low=clip_low, clip_high=clip_high)
+        self.clip_low, self.clip_high = clip_low, clip_high
+
+    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
+        return ratios.logs.exp().clamp(1 - self.clip_low, 1 + self.clip_high)

@@ -1,0 +1,34 @@
+"""PPO's clipping (Schulman et al. 2017, arXiv 1707.06347): what it leaves of an importance ratio."""
+
+from torch import Tensor
+
+from oblr.errors import SettingError
+from oblr.losses.base import Ratios
+
+
+def check_clip(**distances: float) -> None:
+    """Raises SettingError where a distance from 1 is negative: on-policy nothing may be clipped."""
+    for name, value in distances.items():
+        if not value >= 0:
+            raise SettingError(f"loss.{name}", f"{value} is negative", "give a distance from 1, such as 0.2")
+
+
+def clipped(factors: Tensor, ratios: Ratios, advantages: Tensor | None, low: float, high: float) -> Tensor:
+    """The gradient of ``min(ρA, clip(ρ, 1 − low, 1 + high) A)``, over ``A ∇θ log π``.
+
+    That is ``ρ``, or 0 where the ratio has gone as far as the advantage may take it: ``A > 0`` and ``ρ > 1 + high``,
+    ``A < 0`` and ``ρ < 1 − low``. Ratios at the bounds are not clipped.
+
+    Args:
+        factors: ``ρ``, float64 [n] or [S].
+        advantages: [n] or [S]; without them nothing is clipped.
+
+    Returns:
+        float64, [S] if both are, [n] otherwise.
+    """
+    if advantages is None:
+        return factors
+    if len(factors) != len(advantages):
+        factors, advantages = ratios.spread(factors), ratios.spread(advantages)
+    beyond = (advantages > 0) & (factors > 1 + high) | (advantages < 0) & (factors < 1 - low)
+    return factors.masked_fill(beyond, 0.0)

@@ -1,0 +1,32 @@
+"""PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347), as GRPO and DAPO use it."""
+
+from torch import Tensor
+
+from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.clip import check_clip, clipped
+
+
+class PPOClipLoss(Loss):
+    """The gradient of ``min(ρ_it A_i, clip(ρ_it, 1 − ε_low, 1 + ε_high) A_i)`` with the tokens' own ratios.
+
+    ``f_it = ρ_it``, or 0 where ``A_i > 0`` and ``ρ_it > 1 + ε_high`` or ``A_i < 0`` and ``ρ_it < 1 − ε_low``: a token
+    that has moved that far already is dropped. DAPO (arXiv 2503.14476) sets ``ε_high > ε_low``, which leaves unlikely
+    tokens room to grow. GRPO (arXiv 2402.03300) is ``normalise: response``, DAPO ``normalise: group``.
+
+    Biased off-policy, by the token ratios and by the clipping. Degenerate cases: on-policy ``f = 1``. A negative
+    advantage bounds nothing from above: ``ρ_it`` may be as large as it likes.
+
+    Raises:
+        SettingError: a negative ``clip_low`` or ``clip_high``.
+    """
+
+    per_token = True
+    signed = True
+
+    def __init__(self, clip_low: float = 0.2, clip_high: float = 0.28, normalise: Normalise = "none"):
+        super().__init__(normalise)
+        check_clip(clip_low=clip_low, clip_high=clip_high)
+        self.clip_low, self.clip_high = clip_low, clip_high
+
+    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
+        return clipped(ratios.logs.exp(), ratios, advantages, self.clip_low, self.clip_high)
