@@ -3,7 +3,7 @@ import torch
 
 from oblr.errors import SettingError
 from oblr.schedules.constant import ConstantSchedule
-from oblr.schedules.snr import SNRSchedule
+from oblr.schedules.snr import SNREstimates, SNRSchedule, two_batch
 from oblr.types import Moments
 
 
@@ -11,6 +11,20 @@ def sample_moments(mean: torch.Tensor, n: int, generator: torch.Generator) -> Mo
     """Moments of N group gradients with mean ``mean`` and identity covariance."""
     g = mean + torch.randn(n, len(mean), generator=generator, dtype=torch.float64)
     return Moments(n, g.mean(0).square().sum().item(), g.square().sum(1).mean().item())
+
+
+def test_two_batches_of_single_groups_are_the_moments():
+    moments = sample_moments(torch.ones(10, dtype=torch.float64), 8, torch.Generator().manual_seed(0))
+    signal, noise = two_batch(moments.square_mean, 1, moments.mean_square, 8)
+    assert noise == pytest.approx(moments.noise, rel=1e-12)
+    assert signal == pytest.approx(moments.mean_square - moments.noise / 8, rel=1e-12)
+
+
+def test_two_halves_are_their_product_and_their_difference():
+    halves = torch.randn(2, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    signal, noise = two_batch(halves.square().sum(1).mean().item(), 4, halves.mean(0).square().sum().item(), 8)
+    assert signal == pytest.approx((halves[0] @ halves[1]).item(), rel=1e-12)
+    assert noise == pytest.approx(8 / 4 * (halves[0] - halves[1]).square().sum().item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("signal", [0.0, 2.0])
@@ -56,6 +70,20 @@ def test_ema_divides_after_averaging_and_is_corrected_for_its_start():
     noise = 4 / 3 * (m2 - m1)
     snr = (m1 - noise / 4) / noise
     assert lr == pytest.approx(4 * snr / (1 + 4 * snr))
+
+
+def test_ema_lags():
+    """Ten steps after N·SNR falls from 1 to 0.1 the estimate is ``0.1 + 0.9 · 0.9^10``."""
+    estimates, n = SNREstimates(0.9), 8
+
+    def expected(n_snr):  # the means of M1 and M2 with tr H = 1
+        return Moments(n, (n_snr + 1) / n, n_snr / n + 1)
+
+    for _ in range(400):
+        estimates.update(expected(1.0))
+    for _ in range(10):
+        snr = estimates.update(expected(0.1))["ema"]
+    assert n * snr == pytest.approx(0.1 + 0.9 * 0.9**10, rel=1e-9)
 
 
 def test_state_survives_a_checkpoint():

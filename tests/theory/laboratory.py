@@ -1,4 +1,4 @@
-"""A softmax policy small enough to enumerate: every expectation below is a finite sum, in float64."""
+"""Policies small enough to enumerate: every expectation below is a finite sum, in float64."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ class Laboratory:
 
     Attributes:
         features: ``φ`` [P, K, D].  rewards: in [0, 1], [P, K].  lengths: int64 [P, K].  theta: [D].
+        penalties: what a response takes off its term in a group's gradient, ``β v`` [P, K, D]; zero unless set.
     """
 
     def __init__(self, prompts: int = 2, responses: int = 3, size: int = 3, seed: int = 0):
@@ -24,16 +25,26 @@ class Laboratory:
         self.rewards = torch.rand(shape, generator=generator, dtype=torch.float64)
         self.lengths = torch.randint(1, 9, shape, generator=generator)
         self.theta = torch.randn(size, generator=generator, dtype=torch.float64)
+        self.penalties = torch.zeros_like(self.features)
+
+    def token_logs(self, theta: Tensor) -> Tensor:
+        """Log-probability of each token of each response, [P, K, T]; here a response is one token."""
+        return (self.features @ theta).log_softmax(1)[..., None]
+
+    @property
+    def token_scores(self) -> Tensor:
+        """Their gradients [P, K, T, D]."""
+        return centred(self.features, self.probabilities)[:, :, None]
 
     @property
     def probabilities(self) -> Tensor:
         """[P, K]."""
-        return (self.features @ self.theta).softmax(1)
+        return self.token_logs(self.theta).sum(-1).exp()
 
     @property
     def scores(self) -> Tensor:
         """``∇ log π(a|q)`` [P, K, D]."""
-        return self.features - (self.probabilities[..., None] * self.features).sum(1, keepdim=True)
+        return self.token_scores.sum(2)
 
     @property
     def square_norms(self) -> Tensor:
@@ -41,7 +52,7 @@ class Laboratory:
 
     def objective(self, theta: Tensor) -> Tensor:
         """``J``, the expected reward."""
-        return ((self.features @ theta).softmax(1) * self.rewards).sum(1).mean()
+        return (self.token_logs(theta).sum(-1).exp() * self.rewards).sum(1).mean()
 
     @property
     def prompt_gradients(self) -> Tensor:
@@ -68,10 +79,19 @@ class Laboratory:
                 yield chance.item(), chosen, a
 
     def group_gradients(self, prompts: Tensor, responses: Tensor, advantages: Advantages) -> Tensor:
-        """``g_q = (1/G) Σ_i A_i ∇ log π(o_i|q)`` of each group, [N, D]."""
+        """``g_q = (1/G) Σ_i [A_i ∇ log π(o_i|q) − β v_i]`` of each group, [N, D]."""
         at = (prompts[:, None], responses)
         coefficients = advantages(self.rewards[at], self.square_norms[at], self.lengths[at])
-        return (coefficients[..., None] * self.scores[at]).mean(1)
+        return (coefficients[..., None] * self.scores[at] - self.penalties[at]).mean(1)
+
+    def constant(self, baselines: Tensor) -> Advantages:
+        """``R − b(q)`` with the baseline of each prompt [P], which is told by its rewards: no two prompts share any."""
+
+        def advantages(rewards: Tensor, *_: Tensor) -> Tensor:
+            prompt = (rewards[:, :1, None] == self.rewards).any(2).int().argmax(1)
+            return rewards - baselines[prompt][:, None]
+
+        return advantages
 
     def moments(self, advantages: Advantages, n_groups: int = 1, group_size: int = 3) -> tuple[Tensor, float]:
         """Exact mean of the step gradient [D] and ``tr H``, the trace of the covariance of its first group's."""
@@ -86,3 +106,44 @@ class Laboratory:
         """Prompts [N] and responses [N, G] of one step."""
         prompts = torch.randint(len(self.rewards), (n_groups,), generator=generator)
         return prompts, torch.multinomial(self.probabilities[prompts], group_size, True, generator=generator)
+
+
+class Sequences(Laboratory):
+    """T tokens a response, ``π(a|q) = Π_t π(a_t|q, a_<t)``, each log-linear: K is the alphabet's V to the power of T.
+
+    Attributes:
+        prefixes: features of token t after every prefix, [P, V^t, D] for t = 1 … T; the last are ``features``.
+    """
+
+    def __init__(self, prompts: int = 2, alphabet: int = 2, size: int = 3, seed: int = 0, length: int = 2):
+        super().__init__(prompts, alphabet**length, size, seed)
+        generator = torch.Generator().manual_seed(seed + 1)
+        shapes = [(prompts, alphabet**t, size) for t in range(1, length)]
+        self.prefixes = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+        self.prefixes.append(self.features)
+        self.alphabet = alphabet
+
+    def token_logs(self, theta: Tensor) -> Tensor:
+        return torch.stack([self.of_responses(self.next_logs(theta, x).flatten(1)) for x in self.prefixes], 2)
+
+    @property
+    def token_scores(self) -> Tensor:
+        scores = []
+        for features in self.prefixes:
+            chances = self.next_logs(self.theta, features).exp()
+            branches = features.view(*chances.shape, -1)
+            scores.append(self.of_responses(centred(branches, chances).flatten(1, 2)))
+        return torch.stack(scores, 2)
+
+    def next_logs(self, theta: Tensor, features: Tensor) -> Tensor:
+        """Next-token log-probabilities after every prefix, [P, V^(t-1), V]."""
+        return (features @ theta).view(len(features), -1, self.alphabet).log_softmax(2)
+
+    def of_responses(self, values: Tensor) -> Tensor:
+        """Values of prefixes [P, V^t, …] for each response, [P, K, …]."""
+        return values.repeat_interleave(self.rewards.shape[1] // values.shape[1], 1)
+
+
+def centred(features: Tensor, chances: Tensor) -> Tensor:
+    """``φ − E[φ]`` over the last but one axis, ``φ`` [..., K, D] with ``chances`` [..., K]."""
+    return features - (chances[..., None] * features).sum(-2, keepdim=True)

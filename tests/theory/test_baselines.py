@@ -71,21 +71,11 @@ def test_the_group_mean_is_short_by_one_in_g():
     torch.testing.assert_close(mean, lab.gradient * (1 - 1 / 3), rtol=1e-10, atol=0)
 
 
-def constant(lab, values):
-    """The baseline ``values`` [P] of each prompt, told by its rewards, which differ between prompts."""
-
-    def of(rewards, *_):
-        prompts = [next(q for q, own in enumerate(lab.rewards.tolist()) if row[0] in own) for row in rewards.tolist()]
-        return rewards - values[prompts][:, None]
-
-    return of
-
-
 @pytest.mark.parametrize("group_size", [1, 2, 4])
 def test_exact_variance_of_a_group_gradient(group_size):
     """``tr H = E_q[E‖(R−b)∇log π‖²/G + (1 − 1/G)‖∇J_q‖²] − ‖∇J‖²``."""
     lab, values = Laboratory(), torch.tensor([0.2, 0.7], dtype=torch.float64)
-    _, noise = lab.moments(constant(lab, values), group_size=group_size)
+    _, noise = lab.moments(lab.constant(values), group_size=group_size)
     single = (lab.probabilities * (lab.rewards - values[:, None]).square() * lab.square_norms).sum(1)
     between = lab.prompt_gradients.square().sum(1)
     expected = (single / group_size + (1 - 1 / group_size) * between).mean() - lab.gradient.square().sum()
@@ -95,9 +85,9 @@ def test_exact_variance_of_a_group_gradient(group_size):
 def test_theorem_7_no_other_constant_baseline_has_less_noise():
     lab = Laboratory()
     best = lab.optimal_baseline
-    _, least = lab.moments(constant(lab, best))
+    _, least = lab.moments(lab.constant(best))
     for change in torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64):
-        _, noise = lab.moments(constant(lab, best + 0.1 * change))
+        _, noise = lab.moments(lab.constant(best + 0.1 * change))
         assert noise > least
-    _, noise_of_means = lab.moments(constant(lab, (lab.probabilities * lab.rewards).sum(1)))
+    _, noise_of_means = lab.moments(lab.constant((lab.probabilities * lab.rewards).sum(1)))
     assert noise_of_means > least

@@ -1,24 +1,17 @@
 """The bound that the schedule minimises, along real trajectories; and how good each estimate of the SNR is."""
 
+import itertools
 import math
+from collections import defaultdict
+from functools import cache
 
 import pytest
 import torch
 from theory.laboratory import Laboratory
 
 from oblr.schedules.decay import InverseSquareRootSchedule
-from oblr.schedules.snr import SNREstimates, shrinkage
+from oblr.schedules.snr import SNREstimates, shrinkage, two_batch
 from oblr.types import Moments
-
-
-def with_optimal_baseline(lab):
-    """Rewards are told apart by their prompt; the optimal baseline does not depend on the responses."""
-
-    def advantages(rewards, *_):
-        prompts = [next(q for q, own in enumerate(lab.rewards.tolist()) if row[0] in own) for row in rewards.tolist()]
-        return rewards - lab.optimal_baseline[prompts][:, None]
-
-    return advantages
 
 
 def smoothness(lab):
@@ -35,7 +28,7 @@ def bound_of_a_step(lab, eta, noise, n_groups):
 
 def test_theorem_4_the_rate_minimises_the_bound():
     lab, n_groups = Laboratory(), 4
-    _, noise = lab.moments(with_optimal_baseline(lab), group_size=2)
+    _, noise = lab.moments(lab.constant(lab.optimal_baseline), group_size=2)
     snr = lab.gradient.square().sum().item() / noise
     eta = shrinkage(n_groups * snr) / smoothness(lab)
     least = bound_of_a_step(lab, eta, noise, n_groups)
@@ -50,18 +43,19 @@ def test_theorem_3_the_bound_holds_along_a_trajectory(seed, record_property):
     generator = torch.Generator().manual_seed(seed)
     gaps = []
     for _ in range(10):
-        _, noise = lab.moments(with_optimal_baseline(lab), 1, group_size)
+        _, noise = lab.moments(lab.constant(lab.optimal_baseline), 1, group_size)
         snr = lab.gradient.square().sum().item() / noise
         eta = shrinkage(n_groups * snr) / smoothness(lab)
         expected = 0.0
         for chance, prompts, responses in lab.steps(n_groups, group_size):
-            step = lab.group_gradients(prompts, responses, with_optimal_baseline(lab)).mean(0)
+            step = lab.group_gradients(prompts, responses, lab.constant(lab.optimal_baseline)).mean(0)
             expected += chance * -lab.objective(lab.theta + eta * step).item()
         change = expected + lab.objective(lab.theta).item()
         bound = bound_of_a_step(lab, eta, noise, n_groups)
         assert change <= bound < 0
         gaps.append(change / bound)
-        step = lab.group_gradients(*lab.sample(n_groups, group_size, generator), with_optimal_baseline(lab)).mean(0)
+        prompts, responses = lab.sample(n_groups, group_size, generator)
+        step = lab.group_gradients(prompts, responses, lab.constant(lab.optimal_baseline)).mean(0)
         lab.theta = lab.theta + eta * step
     record_property("progress over the bound's", sum(gaps) / len(gaps))
     assert min(gaps) > 1  # the bound is no better than what happens
@@ -78,42 +72,109 @@ def test_theorem_6_the_average_gradient_falls_as_one_over_the_root_of_t():
                 squares.append(lab.gradient.square().sum().item())
                 rate = schedule(Moments(1, 0.0, 0.0), t)
                 prompts, responses = lab.sample(2, 2, generator)
-                lab.theta = lab.theta + rate * lab.group_gradients(prompts, responses, with_optimal_baseline(lab)).mean(
-                    0
-                )
+                step = lab.group_gradients(prompts, responses, lab.constant(lab.optimal_baseline)).mean(0)
+                lab.theta = lab.theta + rate * step
         averages[length] = sum(squares) / len(squares)
     slope = math.log(averages[1024] / averages[64]) / math.log(1024 / 64)
     assert slope < -0.5
 
 
-@pytest.mark.parametrize("n_groups", [4, 16, 64, 256, 1024])
-def test_bias_and_spread_of_the_estimates_of_the_signal(n_groups, record_property):
-    """The plug-in signal is too large by ``tr H/N``; the debiased one, before its max, is right on average."""
-    lab, generator = Laboratory(), torch.Generator().manual_seed(n_groups)
-    _, noise = lab.moments(with_optimal_baseline(lab), group_size=2)
-    signal = lab.gradient.square().sum().item()
-    draws = []
-    for _ in range(400):
-        groups = lab.group_gradients(*lab.sample(n_groups, 2, generator), with_optimal_baseline(lab))
-        moments = Moments(n_groups, groups.mean(0).square().sum().item(), groups.square().sum(1).mean().item())
-        draws.append([moments.mean_square, moments.mean_square - moments.noise / n_groups, moments.noise])
-    mean, spread = torch.tensor(draws).double().mean(0), torch.tensor(draws).double().std(0)
-    error = spread / len(draws) ** 0.5
-    assert abs(mean[0] - (signal + noise / n_groups)) < 4 * error[0]
-    assert abs(mean[1] - signal) < 4 * error[1]
-    assert abs(mean[2] - noise) < 4 * error[2]
-    record_property("relative spread of the debiased signal", (spread[1] / signal).item())
+SIZES = (4, 16, 64, 256, 1024)
+
+
+@cache
+def estimates(n_groups, steps=1000):
+    """``‖∇J‖²``, ``tr H``, and what each of many steps of the laboratory says of them, by name of the estimate."""
+    lab, generator = Laboratory(prompts=4, size=8), torch.Generator().manual_seed(n_groups)
+    advantages = lab.constant(lab.optimal_baseline)
+    _, noise = lab.moments(advantages, group_size=2)
+    groups = lab.group_gradients(*lab.sample(n_groups * steps, 2, generator), advantages).view(steps, n_groups, -1)
+    halves = groups.view(steps, 2, n_groups // 2, -1).mean(2).square().sum(2).mean(1)
+    squares = groups.mean(1).square().sum(1), groups.square().sum(2).mean(1), halves
+    smoothed, found = SNREstimates(decay=0.9), defaultdict(list)
+    for mean_square, square_mean, half in zip(*(x.tolist() for x in squares), strict=True):
+        moments = Moments(n_groups, mean_square, square_mean)
+        signal, halves_noise = two_batch(half, n_groups // 2, mean_square, n_groups)
+        found["signal, plug_in"].append(mean_square)
+        found["signal, debiased"].append(mean_square - moments.noise / n_groups)
+        found["signal, two_batch"].append(signal)
+        found["noise"].append(moments.noise)
+        found["noise, two_batch"].append(halves_noise)
+        for name, snr in smoothed.update(moments).items():
+            found[name].append(snr)
+        # Four groups can be all alike, and so can their halves.
+        found["two_batch"].append(max(signal, 0.0) / halves_noise if halves_noise > 0 else math.inf)
+    draws = {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
+    draws["ema"] = draws["ema"][50:]
+    return lab.gradient.square().sum().item(), noise, draws
+
+
+def half_range(values):
+    """Half the distance between the quantiles that are a standard deviation off in a Gaussian."""
+    return ((values.quantile(0.841) - values.quantile(0.159)) / 2).item()
+
+
+@pytest.mark.parametrize("n_groups", SIZES)
+def test_bias_of_the_estimates_of_signal_and_noise(n_groups):
+    """The plug-in signal is too large by ``tr H/N``; the others, before their max, are right on average."""
+    signal, noise, draws = estimates(n_groups)
+    expected = {
+        "signal, plug_in": signal + noise / n_groups,
+        "signal, debiased": signal,
+        "signal, two_batch": signal,
+        "noise": noise,
+        "noise, two_batch": noise,
+    }
+    for name, value in expected.items():
+        assert abs(draws[name].mean() - value) < 4 * draws[name].std() / len(draws[name]) ** 0.5, name
+
+
+@pytest.mark.parametrize("n_groups", SIZES)
+def test_bias_of_the_estimates_of_the_snr(n_groups):
+    signal, noise, draws = estimates(n_groups)
+    raw = draws["signal, debiased"] / draws["noise"]
+    defined = draws["noise"] > 0
+    torch.testing.assert_close((draws["plug_in"] - raw)[defined], torch.full_like(raw, 1 / n_groups)[defined])
+    assert (draws["debiased"] >= raw)[defined].all()  # the max is all that biases it upwards
+    assert draws["ema"].mean().item() == pytest.approx(signal / noise, rel=0.05)
+    # A ratio to a noise known from a single difference: far too large on average, at every N.
+    assert draws["two_batch"].mean() > 2 * signal / noise
+
+
+def test_bias_of_the_factor_where_the_signal_is_weak():
+    """At N = 4, ``N·SNR`` is 0.77: the truth is 0.44, the plug-in factor above 1/2 all the same."""
+    signal, noise, draws = estimates(4)
+    truth = shrinkage(4 * signal / noise)
+    factors = {name: [shrinkage(4 * snr) for snr in draws[name].tolist()] for name in ("plug_in", "debiased", "ema")}
+    means = {name: sum(values) / len(values) for name, values in factors.items()}
+    assert means["plug_in"] > 0.5 > truth + 0.05
+    assert means["debiased"] < truth  # zero at many steps
+    assert abs(means["ema"] - truth) < 0.5 * abs(means["debiased"] - truth)
+
+
+def test_spread_of_the_estimates_of_the_snr():
+    """Falls about as ``1/√N``, and by averaging over ``(1 + 0.9)/(1 − 0.9) = 19`` steps; two halves' does not."""
+    spread = {
+        name: [half_range(estimates(n)[2][name]) for n in SIZES] for name in ("plug_in", "debiased", "ema", "two_batch")
+    }
+    for name in ("plug_in", "debiased", "ema"):
+        assert all(small > 1.5 * large for small, large in itertools.pairwise(spread[name])), name
+        assert math.log(spread[name][0] / spread[name][-1]) / math.log(SIZES[-1] / SIZES[0]) > 0.45, name
+    for steps, averaged in zip(spread["debiased"][1:], spread["ema"][1:], strict=True):
+        assert steps / averaged == pytest.approx(19**0.5, rel=0.25)
+    signal, noise, _ = estimates(1024)
+    assert spread["two_batch"][-1] > signal / noise > 10 * spread["debiased"][-1]
 
 
 def test_the_moving_average_is_right_where_single_steps_are_not():
     lab = Laboratory(prompts=6, responses=2, size=1)  # prompts that pull against each other
     generator, n_groups = torch.Generator().manual_seed(0), 4
     lab.theta = torch.ones(1, dtype=torch.float64)
-    _, noise = lab.moments(with_optimal_baseline(lab), group_size=2)
+    _, noise = lab.moments(lab.constant(lab.optimal_baseline), group_size=2)
     exact = lab.gradient.square().sum().item() / noise
     estimates, steps = SNREstimates(decay=0.9995), []
     for _ in range(4000):
-        groups = lab.group_gradients(*lab.sample(n_groups, 2, generator), with_optimal_baseline(lab))
+        groups = lab.group_gradients(*lab.sample(n_groups, 2, generator), lab.constant(lab.optimal_baseline))
         steps.append(
             estimates.update(
                 Moments(n_groups, groups.mean(0).square().sum().item(), groups.square().sum(1).mean().item())
