@@ -53,12 +53,14 @@ def test_the_demo_shows_what_it_does(demo):
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     tags = events.Tags()
+    assert "warning" not in result.stdout
     assert "gradnorm/per_sample" in tags["histograms"]
     assert "rollout/samples/text_summary" in tags["tensors"]
     every_step = """train/reward train/lr train/entropy train/live_groups rollout/logprob_gap_max rollout/length
         gradnorm/mean gradnorm/cv_within_group gradnorm/correlation_with_length
         baseline/rloo baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/none
         snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema
+        monitor/lr_factor monitor/effective_sample_size monitor/entropy_share
         time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""
     curves = read_curves(folder / "tensorboard")
     for tag in every_step.split():
@@ -120,7 +122,7 @@ def test_without_callbacks_the_parameters_are_the_same_bits(train, tmp_path):
     for baseline in ("gradient_weighted", "rloo"):  # rloo: norms are measured by a callback
         seen, alone = f"{baseline}-seen", f"{baseline}-alone"
         assert train("steps=3", f"baseline={baseline}", folder=seen).returncode == 0
-        names = "evaluation throughput grad_stats snr samples progress summary graceful_stop"
+        names = "evaluation throughput grad_stats monitors snr samples progress summary graceful_stop"
         removed = [f"~callbacks.{name}" for name in names.split()]
         result = train("steps=3", f"baseline={baseline}", *removed, folder=alone)
         assert result.returncode == 0, result.stderr

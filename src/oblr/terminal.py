@@ -1,5 +1,6 @@
 """Keep the terminal for the run's own display: everything else that the process prints goes to a log file."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -8,21 +9,44 @@ from pathlib import Path
 
 import rich
 
+#: The project's own packages: what their loggers warn of is for the user.
+OWN = ("oblr", "callbacks")
+
+
+class WarningHandler(logging.StreamHandler):
+    """Writes a warning to standard error, which is the log file, and in one line to the screen."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        line = f"warning     {record.getMessage()}"
+        rich.get_console().print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
 
 @contextmanager
 def quiet_terminal(log: Path) -> Iterator[None]:
-    """Send file descriptors 1 and 2 to the end of ``log``, C++ libraries included; rich's console keeps the screen."""
+    """Send file descriptors 1 and 2 to the end of ``log``, C++ libraries included; rich's console keeps the screen.
+
+    Warnings of the project's own loggers go to both.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     out, err = os.dup(1), os.dup(2)
     with log.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    handler = WarningHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in OWN:
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(logging.WARNING)  # Hydra, told to be silent, has set the root to ERROR
     try:
         with os.fdopen(os.dup(out), "w") as screen:
             rich.reconfigure(file=screen)
             yield
     finally:
+        for name in OWN:
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(logging.NOTSET)
         rich.reconfigure()
         sys.stdout.flush()
         sys.stderr.flush()

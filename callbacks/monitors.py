@@ -1,0 +1,205 @@
+"""Failures that do not end a run: each is a curve, and a warning at its onset that names the setting to change."""
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from lightning import Trainer
+
+from callbacks.observer import Observer
+from oblr.baselines.base import Baseline, Groups
+from oblr.policy import PolicyModule
+from oblr.schedules.snr import SNRSchedule
+from oblr.types import StepReport
+
+log = logging.getLogger(__name__)
+
+
+class Reading(NamedTuple):
+    """What a monitor makes of a step: values of ``monitor/<name>``, and what is wrong with the advice, if anything."""
+
+    metrics: dict[str, float]
+    failure: str | None
+
+
+class Monitor(ABC):
+    """Watches for one kind of failure.
+
+    Args:
+        bound: between healthy and failing.
+        patience: readings in a row with which a failure begins; as many without it end it.
+    """
+
+    #: what a checkpoint has, so that a resumed run does not warn again
+    kept: ClassVar[tuple[str, ...]] = ("failing", "streak")
+
+    def __init__(self, bound: float, patience: int):
+        self.bound, self.patience = bound, patience
+        self.failing, self.streak = False, 0
+
+    @abstractmethod
+    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
+        """None where the step tells nothing, for better or worse."""
+
+    def begins(self, failure: bool) -> bool:
+        """Whether a failure begins with this reading."""
+        changed = failure != self.failing
+        self.streak = self.streak + 1 if changed else 0
+        if not changed or self.streak < self.patience:
+            return False
+        self.failing, self.streak = failure, 0
+        return failure
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.kept:
+            setattr(self, name, state[name])
+
+
+class Monitors(Observer):
+    """Logs what the monitors, given by name, measure, and warns where a failure begins."""
+
+    def __init__(self, **monitors: Monitor):
+        self.monitors = monitors
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        step = trainer.current_epoch
+        for monitor in self.monitors.values():
+            reading = monitor.read(policy, report, step)
+            if reading is None:
+                continue
+            policy.log_dict({f"monitor/{name}": value for name, value in reading.metrics.items()})
+            if monitor.begins(reading.failure is not None) and trainer.is_global_zero:
+                log.warning("step %d: %s", step + 1, reading.failure)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: monitor.state_dict() for name, monitor in self.monitors.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name in self.monitors.keys() & state_dict.keys():
+            self.monitors[name].load_state_dict(state_dict[name])
+
+
+class LearningRateCollapse(Monitor):
+    """The noise leaves next to nothing of ``η₀``: ``monitor/lr_factor = η_t/η₀`` is below ``bound``.
+
+    Of :class:`SNRSchedule` alone, after its warm-up: where any other schedule gives a small rate, it was asked for.
+    A step without any gradient tells nothing of the schedule.
+    """
+
+    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
+        schedule = policy.schedule
+        if not isinstance(schedule, SNRSchedule) or step < schedule.warm_up:
+            return None
+        if schedule.eta0 == 0 or report.moments.square_mean == 0:
+            return None
+        factor = report.lr / schedule.eta0
+        smooth = "" if schedule.estimator == "ema" else "schedule.estimator=ema or "
+        failure = (
+            f"the learning rate has collapsed to {factor:.2g} of schedule.eta0; "
+            f"set {smooth}schedule.floor=0.05, or raise rollout.prompts_per_step"
+        )
+        return Reading({"lr_factor": factor}, failure if factor < self.bound else None)
+
+
+class BaselineBlowUp(Monitor):
+    """One response has nearly all the weight of its group: ``ESS = (Σ_j w_j)² / Σ_j w_j²`` is near 1.
+
+    ``monitor/effective_sample_size`` is its mean over the groups that took part, relative to G; beside it are median
+    and worst. A median below ``bound`` responses is the failure; one that is merely small is not: where most responses
+    are nearly certain, the optimal weights are those of the few others. Baselines without weights are not watched, nor
+    are groups of two, where leaving one out leaves no choice.
+    """
+
+    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
+        size, known = report.batch.group_size, report.live & report.weights.isfinite().all(1)
+        if not policy.baseline.needs_norms or size <= 2 or not known.any():
+            return None
+        weights = report.weights[known]
+        # 0/0: of weights that are all zero a baseline makes equal ones.
+        ess = (weights.sum(1).square() / weights.square().sum(1)).nan_to_num(nan=size)
+        mean, median, worst = (value.item() for value in (ess.mean(), ess.quantile(0.5), ess.min()))
+        failure = (
+            f"one response has nearly all the weight of its group (effective sample size {median:.2f} of {size}); "
+            "set baseline=adaptive, baseline=rloo or gradnorm=logit, or raise rollout.group_size"
+        )
+        name = "effective_sample_size"
+        metrics = {name: mean / size, f"{name}_median": median / size, f"{name}_worst": worst / size}
+        return Reading(metrics, failure if median < self.bound else None)
+
+
+class OwnSampleDependence(Monitor):
+    """``b_i`` depends on ``o_i``, and the gradient is biased: ``monitor/own_sample_dependence`` is not 0.
+
+    Tried out on the first group that took part, at every ``every``-th step.
+    """
+
+    def __init__(self, every: int):
+        super().__init__(bound=1e-6, patience=1)  # float64 rounds far below that
+        self.every = every
+
+    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
+        known = report.live & (report.weights.isfinite().all(1) | (not policy.baseline.needs_norms))
+        if step % self.every != 0 or not known.any():
+            return None
+        q = int(known.int().argmax())
+        rewards = report.batch.rewards.double()  # float32 would round too coarsely
+        group = Groups(rewards[q : q + 1], report.weights[q : q + 1], report.batch.lengths[q : q + 1], rewards)
+        dependence = own_sample_dependence(policy.baseline, group, q)
+        failure = (
+            f"the baseline depends on its own sample ({dependence:.2g} of a change in reward): the gradient is biased; "
+            "use baseline.form=leave_one_out, baseline.pooled=false or baseline.normalise=false where the baseline "
+            "has it, or baseline=rloo"
+        )
+        return Reading({"own_sample_dependence": dependence}, failure if dependence > self.bound else None)
+
+
+def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
+    """``max_i |b_i' − b_i|`` with ``b_i = R_i − A_i``, where ``b_i'`` is of ``R_i + 1``, ``2 w_i`` and ``2 l_i``.
+
+    The mean of a group has 1/G, leave-one-out forms have 0.
+
+    Args:
+        group: a single one, with rewards in float64; its rewards are row ``q`` of ``step_rewards``.
+    """
+    before, changes = group.rewards - baseline(group), []
+    for i, own in enumerate(torch.eye(group.rewards.shape[1], dtype=torch.int64)):
+        step = group.step_rewards.clone()
+        step[q] += own
+        moved = Groups(group.rewards + own, group.weights * (1 + own), group.lengths * (1 + own), step)
+        changes.append((moved.rewards - baseline(moved) - before)[0, i].abs().item())
+    return max(changes)
+
+
+class EntropyCollapse(Monitor):
+    """Sampling hardly explores any more: ``monitor/entropy_share`` is below ``bound``.
+
+    That is a moving average of the entropy, over the entropy of the first step, which the average starts from.
+
+    Args:
+        decay: of the moving average, in [0, 1).
+    """
+
+    kept = (*Monitor.kept, "first", "average")
+
+    def __init__(self, bound: float, patience: int, decay: float = 0.9):
+        super().__init__(bound, patience)
+        self.decay = decay
+        self.first = self.average = math.nan
+
+    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
+        if math.isnan(report.entropy):
+            return None
+        if math.isnan(self.first):
+            self.first = self.average = report.entropy
+        self.average += (1 - self.decay) * (report.entropy - self.average)
+        share = self.average / self.first if self.first > 0 else 0.0
+        failure = (
+            f"the entropy has collapsed to {self.average:.2g} nats a token, {share:.2g} of the first step's; "
+            "lower schedule.eta0 (schedule.lr), add a KL penalty by kl=k1, or raise rollout.temperature"
+        )
+        return Reading({"entropy_share": share}, failure if share < self.bound else None)

@@ -1,0 +1,281 @@
+"""Each failure is brought about, is warned of once, and is named with a setting that exists."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT, make_rollouts
+
+from callbacks.monitors import (
+    BaselineBlowUp,
+    EntropyCollapse,
+    LearningRateCollapse,
+    Monitor,
+    Monitors,
+    OwnSampleDependence,
+    own_sample_dependence,
+)
+from callbacks.summary import read_curves
+from oblr.baselines.adaptive import AdaptiveBaseline
+from oblr.baselines.base import Groups
+from oblr.baselines.batch_mean import BatchMeanBaseline
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.group_mean import GroupMeanBaseline
+from oblr.baselines.group_mean_std import GroupMeanStdBaseline
+from oblr.baselines.none import NoBaseline
+from oblr.baselines.opo import OPOBaseline
+from oblr.baselines.rloo import RLOOBaseline
+from oblr.baselines.shrinkage import ShrinkageBaseline
+from oblr.schedules.decay import CosineSchedule
+from oblr.schedules.snr import SNRSchedule
+from oblr.types import Moments, RolloutBatch, StepReport
+
+NAN = float("nan")
+REWARDS = [1, 0, 0, 1, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the second group is dead
+HEALTHY = torch.tensor([[1.0, 2, 3, 1], [NAN] * 4, [2, 1, 1, 5]], dtype=torch.float64)
+DOMINATED = torch.tensor([[1e-9, 2, 1e-9, 1e-9], [NAN] * 4, [1e9, 1, 1, 5]], dtype=torch.float64)
+
+
+def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepReport:
+    batch = RolloutBatch(make_rollouts([3, 9, 1, 4, 6, 6, 6, 6, 1, 30, 2, 8], REWARDS), 4, 1)
+    live = torch.tensor([True, False, True])
+    return StepReport(
+        batch=batch,
+        live=live,
+        square_norms=weights,
+        weights=weights,
+        advantages=torch.zeros(3, 4),
+        ratios=torch.ones(3, 4),
+        entropy=entropy,
+        logprob_gap=0.0,
+        moments=Moments(3, square_mean / 2, square_mean),
+        lr=lr,
+    )
+
+
+class Run:
+    """Feeds reports to one monitor as a trainer does; keeps the curves."""
+
+    def __init__(self, monitor: Monitor, baseline=None, schedule=None, start: int = 0):
+        self.callback, self.step, self.curves = Monitors(only=monitor), start, {}
+        self.policy = SimpleNamespace(
+            baseline=baseline or GradientWeightedBaseline(),
+            schedule=schedule or SNRSchedule(0.1),
+            log_dict=lambda metrics: [self.curves.setdefault(tag, []).append(v) for tag, v in metrics.items()],
+        )
+
+    def __call__(self, *reports: StepReport) -> None:
+        for report in reports:
+            trainer = SimpleNamespace(current_epoch=self.step, is_global_zero=True)
+            self.callback.on_step(trainer, self.policy, report)
+            self.step += 1
+
+
+def warnings(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "callbacks.monitors"]
+
+
+FAILURES = {
+    "learning rate": (lambda: LearningRateCollapse(bound=0.01, patience=3), {"lr": 0.0005}),
+    "baseline": (lambda: BaselineBlowUp(bound=1.1, patience=3), {"weights": DOMINATED}),
+    "entropy": (lambda: EntropyCollapse(bound=0.1, patience=3, decay=0.5), {"entropy": 0.001}),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_failure_is_warned_of_once(kind, caplog):
+    make, sign = FAILURES[kind]
+    run = Run(make())
+    run(*[make_report()] * 5)
+    assert warnings(caplog) == []
+    run(*[make_report(**sign)] * 20)
+    assert len(warnings(caplog)) == 1
+    run(*[make_report()] * 10, *[make_report(**sign)] * 20)  # it ends, and comes back
+    assert len(warnings(caplog)) == 2
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_single_step_is_no_failure(kind, caplog):
+    make, sign = FAILURES[kind]
+    run = Run(make())
+    for _ in range(5):
+        run(make_report(), make_report(), make_report(), make_report(**sign))
+    assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_resumed_run_is_silent_about_what_it_has_warned_of(kind, caplog):
+    make, sign = FAILURES[kind]
+    whole, first = Run(make()), Run(make())
+    reports = [make_report(), *[make_report(**sign)] * 9]
+    whole(*reports, *reports[1:])
+    first(*reports)
+    resumed = Run(make(), start=first.step)
+    caplog.clear()
+    resumed.callback.load_state_dict(first.callback.state_dict())
+    resumed(*reports[1:])
+    assert warnings(caplog) == []
+    assert resumed.callback.state_dict() == whole.callback.state_dict()
+    (tag, *_) = whole.curves
+    assert first.curves[tag] + resumed.curves[tag] == whole.curves[tag]
+
+
+def test_the_warning_says_what_happened_and_when(caplog):
+    run = Run(LearningRateCollapse(bound=0.01, patience=3), schedule=SNRSchedule(0.1, "debiased"))
+    run(*[make_report(lr=0.0005)] * 5)
+    (message,) = warnings(caplog)
+    assert message.startswith("step 3: the learning rate has collapsed to 0.005 of schedule.eta0")
+    assert "schedule.estimator=ema" in message
+    assert "schedule.floor" in message
+    assert run.curves == {"monitor/lr_factor": [pytest.approx(0.005)] * 5}
+
+
+def test_the_settings_that_warnings_name_exist(caplog):
+    for make, sign in FAILURES.values():
+        Run(make(), schedule=SNRSchedule(0.1, "debiased"))(make_report(), *[make_report(**sign)] * 9)
+    Run(OwnSampleDependence(every=1), baseline=GroupMeanBaseline())(make_report())
+    advice = " ".join(warnings(caplog))
+    options = set(re.findall(r"\b(\w+)=(\w+)", re.sub(r"\w+\.\w+=\w+", "", advice)))
+    settings = set(re.findall(r"\b([a-z]+)\.([a-z_0-9]+)\b", advice))
+    assert len(options) == 4
+    assert len(settings) == 10
+    for group, option in options - {("kl", "k1")}:
+        assert (ROOT / "conf" / group / f"{option}.yaml").exists()
+    for group, setting in settings:
+        files = [path.read_text() for path in (ROOT / "conf" / group).glob("*.yaml")]
+        assert any(re.search(rf"^{setting}:", text, flags=re.MULTILINE) for text in files), f"{group}.{setting}"
+
+
+def test_rates_that_are_small_by_design_are_no_collapse(caplog):
+    cosine = CosineSchedule(0.1, steps=100)
+    run = Run(LearningRateCollapse(0.01, 3), schedule=cosine)
+    run(*[make_report(lr=cosine(Moments(3, 1, 2), step)) for step in range(120)])
+    warm_up = SNRSchedule(0.1, warm_up=1000)
+    other = Run(LearningRateCollapse(0.01, 3), schedule=warm_up)
+    other(*[make_report(lr=warm_up(Moments(3, 1, 2), step)) for step in range(1010)])
+    assert warnings(caplog) == []
+    assert run.curves == {}
+    assert len(other.curves["monitor/lr_factor"]) == 10
+
+
+def test_steps_without_a_gradient_say_nothing_of_the_rate(caplog):
+    run = Run(LearningRateCollapse(0.01, 3), schedule=SNRSchedule(0.1, "plug_in"))
+    run(*[make_report(lr=0.0, square_mean=0.0)] * 10)
+    assert warnings(caplog) == []
+
+
+def test_effective_sample_sizes():
+    run = Run(BaselineBlowUp(1.1, 3))
+    run(make_report(), make_report(torch.zeros(3, 4, dtype=torch.float64)))
+    sizes = [49 / 15 / 4, 81 / 31 / 4]
+    assert run.curves["monitor/effective_sample_size"] == [pytest.approx(sum(sizes) / 2), 1.0]
+    assert run.curves["monitor/effective_sample_size_median"] == [pytest.approx(sum(sizes) / 2), 1.0]
+    assert run.curves["monitor/effective_sample_size_worst"] == [pytest.approx(min(sizes)), 1.0]
+
+
+def test_weights_that_do_not_matter_are_not_watched():
+    run = Run(BaselineBlowUp(1.1, 3), baseline=RLOOBaseline())
+    run(make_report(DOMINATED))
+    nothing_live = make_report()
+    nothing_live.live = torch.zeros(3, dtype=torch.bool)
+    other = Run(BaselineBlowUp(1.1, 3))
+    other(nothing_live)
+    assert run.curves == other.curves == {}
+
+
+INDEPENDENT = {
+    "none": NoBaseline(),
+    "rloo": RLOOBaseline(),
+    "opo": OPOBaseline(),
+    "batch_mean": BatchMeanBaseline(),
+    "shrinkage": ShrinkageBaseline(),
+    "gradient_weighted": GradientWeightedBaseline(),
+    "cross_fitted": GradientWeightedBaseline("cross_fitted"),
+    "adaptive": AdaptiveBaseline(pseudo_counts=(0.0, 4.0)),
+}
+DEPENDENT = {
+    "group_mean": GroupMeanBaseline(),
+    "group_mean_std": GroupMeanStdBaseline(),
+    "opo, pooled": OPOBaseline(pooled=True),
+    "gradient_weighted, pooled": GradientWeightedBaseline("pooled"),
+    "batch_mean, normalised": BatchMeanBaseline(normalise=True),
+}
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_an_unbiased_baseline_does_not_know_its_own_sample(name, caplog):
+    baseline, report = INDEPENDENT[name], make_report()
+    run = Run(OwnSampleDependence(every=2), baseline=baseline)
+    run(*[report] * 2)
+    known = report.live
+    rewards = report.batch.rewards
+    baseline.observe(Groups(rewards[known], report.weights[known], report.batch.lengths[known], rewards))
+    before = {key: value.clone() for key, value in baseline.state_dict().items()}
+    run(*[report] * 2)  # also with a history
+    assert warnings(caplog) == []
+    assert max(run.curves["monitor/own_sample_dependence"]) < 1e-12
+    assert len(run.curves["monitor/own_sample_dependence"]) == 2
+    assert all(torch.equal(value, before[key]) for key, value in baseline.state_dict().items())
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_a_biased_baseline_is_found_out_once(name, caplog):
+    report = make_report()
+    rewards, weights = report.batch.rewards.clone(), report.weights.clone()
+    run = Run(OwnSampleDependence(every=2), baseline=DEPENDENT[name])
+    run(*[report] * 6)
+    (message,) = warnings(caplog)
+    assert message.startswith("step 1: the baseline depends on its own sample")
+    assert "baseline.form=leave_one_out" in message
+    assert min(run.curves["monitor/own_sample_dependence"]) > 0.01
+    assert torch.equal(report.batch.rewards, rewards)
+    torch.testing.assert_close(report.weights, weights, rtol=0, atol=0, equal_nan=True)
+    resumed = Run(OwnSampleDependence(every=2), baseline=DEPENDENT[name], start=6)
+    resumed.callback.load_state_dict(run.callback.state_dict())
+    resumed(report)
+    assert len(warnings(caplog)) == 1
+
+
+def test_the_mean_of_a_group_depends_on_each_reward_by_one_over_its_size():
+    rewards = make_report().batch.rewards.double()
+    group = Groups(rewards[2:], HEALTHY[2:], torch.ones(1, 4, dtype=torch.int64), rewards)
+    assert own_sample_dependence(GroupMeanBaseline(), group, 2) == pytest.approx(1 / 4)
+
+
+def test_steps_without_an_entropy_change_nothing():
+    run = Run(EntropyCollapse(0.1, 3))
+    run(make_report(entropy=NAN), make_report(entropy=2.0), make_report(entropy=NAN), make_report(entropy=1.0))
+    assert run.curves["monitor/entropy_share"] == [1.0, pytest.approx(0.95)]
+
+
+def test_a_run_warns_on_the_terminal_and_in_the_log_and_only_once(train, tmp_path):
+    provoked = [
+        "baseline.form=pooled",
+        "schedule.estimator=debiased",
+        *("callbacks.monitors.learning_rate.bound=2", "callbacks.monitors.learning_rate.patience=2"),
+        *("callbacks.monitors.baseline.bound=100", "callbacks.monitors.baseline.patience=2"),
+        *("callbacks.monitors.entropy.bound=2", "callbacks.monitors.entropy.patience=2"),
+    ]
+    result = train("steps=3", *provoked)
+    assert result.returncode == 0, result.stderr
+    shown = [line for line in result.stdout.splitlines() if line.startswith("warning")]
+    assert len(shown) == 4, result.stdout
+    log = (tmp_path / "run" / "train.log").read_text()
+    for step, kind, setting in (
+        (1, "own sample", "baseline.form=leave_one_out"),
+        (2, "learning rate", "schedule.estimator=ema"),
+        (2, "weight of its group", "gradnorm=logit"),
+        (2, "entropy", "schedule.eta0"),
+    ):
+        (line,) = [line for line in shown if kind in line]
+        assert line.startswith(f"warning     step {step}: ")
+        assert setting in line
+        assert log.count(line.removeprefix("warning     ")) == 1
+    resumed = train("steps=5", "ckpt_path=last", *provoked)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "warning" not in resumed.stdout
+    curves = read_curves(tmp_path / "run" / "tensorboard")
+    assert curves["monitor/own_sample_dependence"][0] == [0]
+    for name in ("lr_factor", "effective_sample_size", "effective_sample_size_worst", "entropy_share"):
+        assert curves[f"monitor/{name}"][0] == list(range(5)), name
