@@ -187,7 +187,7 @@ def over_the_optimum(prompts: int) -> dict[str, float]:
         baseline = instantiate(baseline)
         for groups in map(Groups, rewards, weights, lengths, rewards):
             total += (baseline(groups).double().square() * groups.weights).mean().item()
-            baseline.observe(groups)
+            baseline.learn(groups)
         moments[name] = total / len(rewards) / optimum
     return moments
 

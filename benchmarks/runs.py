@@ -72,7 +72,8 @@ class Recorder(HeldOutEvaluation):
         record.square_mean.append(report.moments.square_mean)
         weights = report.square_norms * report.ratios.square()
         known = weights.isfinite().all(1)
-        rloo = RLOOBaseline()(Groups(batch.rewards[known], weights[known], batch.lengths[known], batch.rewards))
+        step = Groups(report.rewards, weights, batch.lengths, report.rewards, batch.greedy_rewards)
+        rloo = RLOOBaseline()(step.of(known))
         record.second_moment += (report.advantages[known].double().square() * weights[known]).sum().item()
         record.rloo += (rloo.double().square() * weights[known]).sum().item()
 
@@ -128,6 +129,7 @@ def train(overrides: Sequence[str], every: int = 10, samples: int = 2) -> Record
             policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
             data = hydra.utils.instantiate(cfg.rollout, tokenizer=load_tokenizer(cfg.policy.path), _convert_="all")
             data.engine, data.weights, data.clock = engine(), policy.weights, policy.clock
+            data.greedy = policy.baseline.needs_greedy
             L.seed_everything(cfg.seed)
             recorder = Recorder(every, samples)
             settings = {"callbacks": [GradStats(every), recorder], "logger": False, "enable_checkpointing": False}

@@ -147,8 +147,9 @@ class OwnSampleDependence(Monitor):
         if step % self.every != 0 or not known.any():
             return None
         q = int(known.int().argmax())
-        rewards = report.batch.rewards.double()  # float32 would round too coarsely
-        group = Groups(rewards[q : q + 1], report.weights[q : q + 1], report.batch.lengths[q : q + 1], rewards)
+        rewards, batch = report.rewards.double(), report.batch  # float32 would round too coarsely
+        everything = Groups(rewards, report.weights, batch.lengths, rewards, batch.greedy_rewards)
+        group = everything.of(torch.tensor([q]))
         dependence = own_sample_dependence(policy.baseline, group, q)
         failure = (
             f"the baseline depends on its own sample ({dependence:.2g} of a change in reward): the gradient is biased; "
@@ -170,7 +171,8 @@ def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
     for i, own in enumerate(torch.eye(group.rewards.shape[1], dtype=torch.int64)):
         step = group.step_rewards.clone()
         step[q] += own
-        moved = Groups(group.rewards + own, group.weights * (1 + own), group.lengths * (1 + own), step)
+        changed = (group.rewards + own, group.weights * (1 + own), group.lengths * (1 + own))
+        moved = Groups(*changed, step, group.greedy_rewards)
         changes.append((moved.rewards - baseline(moved) - before)[0, i].abs().item())
     return max(changes)
 

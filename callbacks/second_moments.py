@@ -29,12 +29,12 @@ class SecondMoments(Observer):
         known = weights.isfinite().all(1)
         if not known.any():
             return
-        rewards, lengths = report.batch.rewards, report.batch.lengths
-        groups = Groups(rewards[known], weights[known], lengths[known], rewards)
+        step = Groups(report.rewards, weights, report.batch.lengths, report.rewards, report.batch.greedy_rewards)
+        groups = step.of(known)
         moments = {}
         for name, baseline in self.baselines.items():
             moments[name] = (baseline(groups).double().square() * groups.weights).mean()
-            baseline.observe(groups)
+            baseline.learn(groups)
         first, *_ = moments.values()
         policy.log_dict({f"baseline/{name}": moment / first for name, moment in moments.items() if first > 0})
 

@@ -44,6 +44,7 @@ def main(cfg: DictConfig) -> None:
             write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
         trainer = build_trainer(cfg)
         datamodule.weights, datamodule.clock = policy.weights, policy.clock
+        datamodule.greedy = policy.baseline.needs_greedy
         os.environ[RUN_FOLDER] = str(folder)
         trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         del os.environ[RUN_FOLDER]

@@ -210,7 +210,7 @@ def test_an_unbiased_baseline_does_not_know_its_own_sample(name, caplog):
     run(*[report] * 2)
     known = report.live
     rewards = report.batch.rewards
-    baseline.observe(Groups(rewards[known], report.weights[known], report.batch.lengths[known], rewards))
+    baseline.learn(Groups(rewards[known], report.weights[known], report.batch.lengths[known], rewards))
     before = {key: value.clone() for key, value in baseline.state_dict().items()}
     run(*[report] * 2)  # also with a history
     assert warnings(caplog) == []

@@ -90,7 +90,8 @@ class TokenScorer(nn.Module):
             probabilities = logprobs.exp()
             entropy = -torch.einsum("nv,nv->n", probabilities, logprobs)
             collision = torch.linalg.vector_norm(probabilities, dim=-1).square()
-        return TokenScores(logprobs.gather(-1, packed.targets[:, None]).squeeze(-1), entropy, collision)
+        logprobs = logprobs.gather(-1, packed.targets[:, None]).squeeze(-1)
+        return TokenScores(logprobs, entropy, collision, hidden.detach())
 
     def shard(self, mesh: DeviceMesh) -> None:
         """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's."""

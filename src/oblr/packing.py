@@ -127,6 +127,11 @@ class PackedBatch:
     target_segments: Segments
     behaviour_logprobs: Tensor
 
+    @cached_property
+    def order(self) -> Tensor:
+        """int64 [n]; puts the targets in the order of their sequences: rows hold them in any."""
+        return self.target_segments.ids.argsort(stable=True)
+
     def to(self, device: torch.device) -> "PackedBatch":
         return PackedBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 

@@ -1,6 +1,7 @@
 """The policy and its one step: arXiv 2511.23310 from rollouts to update."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import lightning as L
@@ -10,11 +11,13 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from oblr.baselines.base import Baseline, Groups, live_groups
-from oblr.errors import StaleEngineError
-from oblr.gradnorm.measure import GradNorms
-from oblr.losses.policy_gradient import PolicyGradientLoss
+from oblr.errors import SettingError, StaleEngineError
+from oblr.gradnorm.measure import GradNorms, SequenceScores
+from oblr.losses.base import Loss
+from oblr.losses.kl import KLPenalty
 from oblr.model import TokenScorer, load_model
 from oblr.packing import PackedBatch, cut, pack, plan
+from oblr.reference import Reference
 from oblr.schedules.base import Schedule
 from oblr.timing import Stopwatch
 from oblr.types import Moments, RolloutBatch, StepReport
@@ -32,12 +35,17 @@ class PolicyModule(L.LightningModule):
         dtype: "float32" or "bfloat16".
         gradnorm: finds the weights of the baseline, and the gradient.
         baseline: turns rewards and those weights into advantages.
-        loss: turns advantages into the coefficient of each sequence's score.
+        loss: turns advantages into the coefficients of the scores.
         schedule: turns the moments of the gradient into the learning rate.
         optimizer: constructor, given the parameters.
         temperature: of the behaviour policy.
         token_budget: most tokens in a micro-batch of several sequences. A group that has more is spread over several.
         logprob_gap_bound: largest tolerated |log π − log μ| of a token right after a sync, in nats.
+        kl: penalty towards the policy as it is before training, if any.
+        updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
+
+    Raises:
+        SettingError: no update.
     """
 
     def __init__(
@@ -46,19 +54,27 @@ class PolicyModule(L.LightningModule):
         dtype: str,
         gradnorm: GradNorms,
         baseline: Baseline,
-        loss: PolicyGradientLoss,
+        loss: Loss,
         schedule: Schedule,
         optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
         temperature: float,
         token_budget: int,
         logprob_gap_bound: float,
+        kl: KLPenalty | None = None,
+        updates_per_batch: int = 1,
     ):
         super().__init__()
         self.automatic_optimization = False
         self.path, self.dtype_name = path, dtype
         self.baseline, self.loss, self.schedule, self.make_optimizer = baseline, loss, schedule, optimizer
         self.gradnorm, self.temperature, self.token_budget = gradnorm, temperature, token_budget
-        self.logprob_gap_bound = logprob_gap_bound
+        if updates_per_batch < 1:
+            raise SettingError("policy.updates_per_batch", f"{updates_per_batch} is not a count", "use at least 1")
+        self.kl, self.updates_per_batch, self.logprob_gap_bound = kl, updates_per_batch, logprob_gap_bound
+        self.penalises_tokens = kl is not None and not kl.shapes_reward
+        #: whether the tokens of a response have coefficients of their own
+        self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
+        self.reference: Reference | None = None
         self.clock = Stopwatch()
 
     def configure_model(self) -> None:
@@ -66,6 +82,12 @@ class PolicyModule(L.LightningModule):
             self.scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
             if self.device_mesh is not None:
                 self.scorer.shard(self.device_mesh["data_parallel"])
+
+            if self.kl is not None:
+                reference = TokenScorer(load_model(self.path, self.dtype_name), self.temperature).to(self.device)
+                if self.device_mesh is not None:
+                    reference.shard(self.device_mesh["data_parallel"])
+                self.reference = Reference(reference, self.kl)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.make_optimizer(self.parameters())
@@ -83,7 +105,8 @@ class PolicyModule(L.LightningModule):
         with self.clock.phase("check"):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
-            report = self.update(batch, gap)
+            for _ in range(self.updates_per_batch):
+                report = self.update(batch, gap)
         self.log_step(report)
         return {"report": report}
 
@@ -92,23 +115,29 @@ class PolicyModule(L.LightningModule):
         norms, weights, ratios = (torch.full(batch.rewards.shape, NAN, dtype=torch.float64) for _ in range(3))
         advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
         entropies: list[Tensor] = []
-        step_rewards = self.gather(batch.rewards)  # of all ranks
-        live = self.baseline.live(step_rewards).view(-1, batch.n_groups)[self.trainer.global_rank]
+        rewards = self.shaped_rewards(batch)
+        step = Groups(rewards, weights, batch.lengths, self.gather(rewards), batch.greedy_rewards)
+        live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())
         optimizer.zero_grad()
         self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.least)
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, parts in self.micro_batches(batch, live):
-            with tier.score(self.scorer, self.scorer.lm, parts, group_size, self.current_epoch) as scores:
-                ratios[groups] = scores.log_ratios.exp().view(-1, group_size).cpu()  # ρ_i
+            with self.score(tier, parts, group_size) as scores:
+                tokens = scores.tokens
+                ratios[groups] = tokens.sequence_logs.exp().view(-1, group_size).cpu()  # ρ_i
                 norms[groups] = scores.weights.view(-1, group_size).cpu()  # n_i
-                weights[groups] = self.loss.sequence_ratios(ratios[groups]).square() * norms[groups]  # ρ_i² n_i
-                rewarded = Groups(batch.rewards[groups], weights[groups], batch.lengths[groups], step_rewards)
-                advantages[groups] = self.baseline(rewarded)  # R_i − b_i
-                coefficients = self.loss.coefficients(advantages[groups], ratios[groups])  # ρ_i (R_i − b_i) / G
+                weights[groups] = self.loss.weights(tokens, scores.weights).view(-1, group_size).cpu()  # ρ_i² n_i
+                own = step.of(groups, tokens)
+                advantage = self.baseline(own).flatten().to(self.device)  # R_i − b_i
+                coefficients = self.loss.coefficients(tokens, advantage, self.per_token)  # ρ_i (R_i − b_i) / G
+                if self.reference is not None and self.penalises_tokens:
+                    coefficients -= self.reference.token_coefficients(parts, tokens) / group_size
                 # .grad −= Σ_q g_q, and ‖g_q‖²
-                group_squares[groups] = scores.backward(-coefficients.flatten().to(self.device)).cpu()
+                group_squares[groups] = scores.backward(-coefficients).cpu()
+                self.baseline.study(own)
+            advantages[groups] = tokens.means(advantage).view(-1, group_size).to(advantages)
             entropies.append(scores.entropy)
 
         moments = self.moments(group_squares)
@@ -117,14 +146,10 @@ class PolicyModule(L.LightningModule):
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = lr
             optimizer.step()
+        self.learn(step)
         norms[~live if tier.measures else ...] = NAN  # a rank may have filled up with dead groups
-        all_weights = self.gather(weights)
-        known = all_weights.isfinite().all(1)
-        if known.any():
-            seen = (step_rewards[known], all_weights[known], self.gather(batch.lengths)[known], step_rewards)
-            self.baseline.observe(Groups(*seen))
-        mean_entropy = torch.cat(entropies).mean().item() if entropies else NAN
-        return StepReport(batch, live, norms, weights, advantages, ratios, mean_entropy, gap, moments, lr)
+        entropy = torch.cat(entropies).mean().item() if entropies else NAN
+        return StepReport(batch, rewards, live, norms, weights, advantages, ratios, entropy, gap, moments, lr)
 
     # --- its parts --------------------------------------------------------------------------------------------------
 
@@ -140,6 +165,29 @@ class PolicyModule(L.LightningModule):
                 f"policy's by up to {gap:.3g}, more than policy.logprob_gap_bound={self.logprob_gap_bound:g}"
             )
         return gap
+
+    def score(self, tier: GradNorms, parts: list[PackedBatch], size: int) -> AbstractContextManager[SequenceScores]:
+        """Groups of ``size`` responses, see :meth:`GradNorms.score`."""
+        factors = self.loss.factors if self.loss.per_token else None
+        return tier.score(self.scorer, self.scorer.lm, parts, size, self.current_epoch, factors, self.per_token)
+
+    def shaped_rewards(self, batch: RolloutBatch) -> Tensor:
+        """``R_i``, or ``R_i − β log μ(o_i|q)/ref(o_i|q)``, float32 [N, G]."""
+        if self.reference is None or self.penalises_tokens:
+            return batch.rewards
+        rewards = batch.rewards.clone()
+        for groups, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
+            penalties = self.reference.reward_penalties(parts).view(-1, batch.group_size)
+            rewards[groups] = batch.rewards[groups] - penalties.to(rewards)
+        return rewards
+
+    def learn(self, step: Groups) -> None:
+        """Let the baseline see the step of all ranks, as far as weights are known."""
+        weights, lengths = self.gather(step.weights), self.gather(step.lengths)
+        everything = Groups(step.step_rewards, weights, lengths, step.step_rewards)
+        known = everything.weights.isfinite().all(1)
+        if known.any():
+            self.baseline.learn(everything.of(known), self.reduce)
 
     def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, list[PackedBatch]]]:
         """The live groups as :func:`oblr.packing.plan` has them: their indices and their packed sequences."""

@@ -64,11 +64,15 @@ class Rollout:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """All rollouts of one step, group by group: ``rollouts[q * group_size + i]`` is response ``i`` to prompt ``q``."""
+    """All rollouts of one step, group by group: ``rollouts[q * group_size + i]`` is response ``i`` to prompt ``q``.
+
+    ``greedy_rewards`` are those of a greedy response to each prompt, float32 [N]; None where none was sampled.
+    """
 
     rollouts: list[Rollout]
     group_size: int
     weight_version: int
+    greedy_rewards: Tensor | None = None
 
     @property
     def n_groups(self) -> int:
@@ -95,11 +99,59 @@ class TokenScores(NamedTuple):
         logprobs: log-probability of the token.
         entropy: of the distribution it was drawn from, in nats.
         collision: ``Σ_v π_v²`` of that distribution.
+        hidden: what the head made it of, [n, D].
     """
 
     logprobs: Tensor
     entropy: Tensor
     collision: Tensor
+    hidden: Tensor
+
+    @property
+    def energy(self) -> Tensor:
+        """``1 − 2π + Σ_v π_v²``: squared norm of the gradient of ``log π`` with respect to the logits, float64 [n]."""
+        return (1 - 2 * self.logprobs.detach().double().exp() + self.collision).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class ResponseTokens:
+    """What policy and behaviour policy say of the response tokens of complete groups.
+
+    Attributes:
+        logs: ``log π(o_t|q, o_<t) − log μ(o_t|q, o_<t)`` of every response token, float64 [n].
+        energy: squared norm of the gradient of ``log π(o_t|q, o_<t)`` with respect to the logits,
+            ``1 − 2π(o_t) + Σ_v π(v)²``, float64 [n].
+        sequences: index of the token's response, int64 [n]; tokens come in the order of their responses.
+        behaviour: ``log μ(o_i|q)``, summed over tokens, float64 [S].
+        lengths: response tokens, at least one, int64 [S].
+        group_size: G; responses come group by group, S = groups · G.
+        hidden: what the policy's head sees where it predicts the token, [n, D].
+    """
+
+    logs: Tensor
+    energy: Tensor
+    sequences: Tensor
+    behaviour: Tensor
+    lengths: Tensor
+    group_size: int
+    hidden: Tensor | None = None
+
+    @cached_property
+    def sequence_logs(self) -> Tensor:
+        """``log π(o_i|q) − log μ(o_i|q)``, float64 [S]."""
+        return self.sums(self.logs)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums of tokens' ``values`` [n] over each response, float64 [S]."""
+        return torch.zeros_like(self.behaviour).index_add_(0, self.sequences, values.to(self.behaviour))
+
+    def spread(self, values: Tensor) -> Tensor:
+        """``values`` of the responses [S] given to each of their tokens [n]; those of tokens stay as they are."""
+        return values if len(values) == len(self.logs) else values[self.sequences]
+
+    def means(self, values: Tensor) -> Tensor:
+        """The mean of ``values`` over the tokens of each response [S]; those of responses stay as they are."""
+        return self.sums(self.spread(values)) / self.lengths
 
 
 @dataclass(frozen=True)
@@ -156,10 +208,11 @@ class StepReport:
 
     Attributes:
         batch: the rollouts.
+        rewards: what the baseline was given, a penalty that shapes them included, float32 [N, G].
         live: bool [N]; groups that took part in the update.
         square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, float64 [N, G], NaN where it was not computed.
         weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
-        advantages: float32 [N, G].
+        advantages: float32 [N, G]; means over the tokens where they differ from token to token.
         entropy: mean entropy in nats of the next-token distribution over the scored tokens.
         logprob_gap: largest |log π − log μ| per token over the sequences that were checked after the sync.
         ratios: importance ratios ``π(o_i|q)/μ(o_i|q)``, float32 [N, G], NaN likewise.
@@ -168,6 +221,7 @@ class StepReport:
     """
 
     batch: RolloutBatch
+    rewards: Tensor
     live: Tensor
     square_norms: Tensor
     weights: Tensor

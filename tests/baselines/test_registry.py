@@ -112,7 +112,7 @@ def test_adaptive_learns_what_a_reward_says_of_the_norm():
         if step >= 10:
             for k, chosen in enumerate((adaptive, plain)):
                 moments[k] += (chosen(groups).square() * groups.weights).mean()
-        adaptive.observe(groups)
+        adaptive.learn(groups)
     assert moments[0] < 0.95 * moments[1]
     assert adaptive.expected(torch.zeros(1)).item() > 3 * adaptive.expected(torch.ones(1)).item()
 

@@ -12,8 +12,9 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from oblr.errors import SettingError
-from oblr.losses.base import Normalise, Ratios
+from oblr.losses.base import Normalise
 from oblr.losses.policy_gradient import Ratio
+from oblr.types import ResponseTokens
 
 N, G = 5, 4
 
@@ -66,11 +67,11 @@ def flat(groups: list[Group]) -> Group:
     return [response for group in groups for response in group]
 
 
-def measured(groups: list[Group]) -> Ratios:
+def measured(groups: list[Group]) -> ResponseTokens:
     """What the step hands to a loss."""
     responses = flat(groups)
     lengths = torch.tensor([len(response) for response in responses])
-    return Ratios(
+    return ResponseTokens(
         logs=torch.cat([(response.policy - response.behaviour).detach() for response in responses]),
         energy=torch.cat([response.energy for response in responses]),
         sequences=torch.arange(len(responses)).repeat_interleave(lengths),
@@ -396,7 +397,7 @@ CLIPPED = {
 def test_each_sign_is_clipped_on_its_own_side_alone(name):
     logs = torch.tensor([0.5, 0.5, 0.5, -0.5, -0.5, -0.5], dtype=torch.float64)
     ones = torch.ones(6, dtype=torch.long)
-    ratios = Ratios(logs, torch.ones(6).double(), torch.arange(6), -ones.double(), ones, 6)
+    ratios = ResponseTokens(logs, torch.ones(6).double(), torch.arange(6), -ones.double(), ones, 6)
     factors = loss((name, *CLIPPED[name].items())).factors(ratios, torch.tensor([1.0, -1.0, 0.0] * 2))
     up, down = math.exp(0.5), math.exp(-0.5)
     assert factors.tolist() == pytest.approx([0, up, up, down, 0, down], rel=1e-12)
@@ -408,7 +409,7 @@ def test_ratios_at_the_bounds_are_not_clipped(name, sign):
     logs = torch.tensor([1.25, 0.75], dtype=torch.float64).log()
     high, low = logs.exp().tolist()
     chosen = loss((name, ("clip_low", 1 - low), ("clip_high", high - 1)))
-    ratios = Ratios(logs, torch.zeros(2).double(), torch.zeros(2).long(), -torch.ones(1), torch.tensor([2]), 1)
+    ratios = ResponseTokens(logs, torch.zeros(2).double(), torch.zeros(2).long(), -torch.ones(1), torch.tensor([2]), 1)
     assert torch.equal(chosen.factors(ratios, torch.tensor([sign])), logs.exp())
 
 
@@ -472,7 +473,7 @@ def test_gepo_survives_what_makes_ratios_explode():
     """A response that the policy finds e^1000 times likelier than the behaviour policy did."""
     ones = torch.ones(2, dtype=torch.long)
     logs, behaviour = torch.tensor([1000.0, 0.0]).double(), torch.tensor([-1001.0, -1.0]).double()
-    ratios = Ratios(logs, ones.double(), torch.arange(2), behaviour, ones, 2)
+    ratios = ResponseTokens(logs, ones.double(), torch.arange(2), behaviour, ones, 2)
     assert loss(("gepo",)).factors(ratios).tolist() == pytest.approx([1, 1], rel=1e-12)
     assert loss(("policy_gradient",)).factors(ratios).tolist() == [math.inf, 1]
     assert loss(("policy_gradient", ("truncate", 2.0))).factors(ratios).tolist() == [2, 1]
@@ -507,7 +508,7 @@ def test_capo_predicts_what_a_step_of_the_output_layer_shifts(temperature):
         objective.append(first + (curvature * change).sum() / 2)
     step = learning_rate * 9 / temperature**2
     none = torch.zeros(n, dtype=torch.float64)
-    ratios = Ratios(none, torch.stack(energy), none.long(), none[:1], torch.tensor([n]), 1)
+    ratios = ResponseTokens(none, torch.stack(energy), none.long(), none[:1], torch.tensor([n]), 1)
     found_objective, found_policy = loss(("capo", ("step", step))).shifts(ratios, advantages)
     torch.testing.assert_close(found_policy, torch.stack(policy), rtol=1e-10, atol=0)
     torch.testing.assert_close(found_objective, torch.stack(outer), rtol=1e-10, atol=0)

@@ -22,7 +22,7 @@ def with_history(baseline):
     for _ in range(3):
         prompts, responses = lab.sample(8, 4, generator)
         at = (prompts[:, None], responses)
-        baseline.observe(Groups(lab.rewards[at], lab.square_norms[at], lab.lengths[at], lab.rewards[at]))
+        baseline.learn(Groups(lab.rewards[at], lab.square_norms[at], lab.lengths[at], lab.rewards[at]))
     return baseline
 
 

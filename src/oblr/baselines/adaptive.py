@@ -1,5 +1,6 @@
 """A quieter estimate of the optimal baseline, chosen by how earlier steps would have fared under it."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -47,10 +48,10 @@ class AdaptiveBaseline(Baseline):
             best = int(self.second_moments.argmin())
         return (groups.rewards - self.baselines(groups)[best]).to(groups.rewards.dtype)
 
-    def live(self, step_rewards: Tensor) -> Tensor:
+    def live(self, groups: Groups) -> Tensor:
         if all(pseudo_count == 0 for _, pseudo_count in self.choices):
-            return super().live(step_rewards)
-        return torch.ones(len(step_rewards), dtype=torch.bool)
+            return super().live(groups)
+        return torch.ones(len(groups.rewards), dtype=torch.bool)
 
     def expected(self, rewards: Tensor) -> Tensor:
         """``φ(R)``: weights as the reward lets one expect them, relative to their mean; positive."""
@@ -88,7 +89,7 @@ class AdaptiveBaseline(Baseline):
         sums = (weights * step).sum() - (own * rewards).sum(1, keepdim=True)
         return sums / (weights.sum() - own.sum(1, keepdim=True))
 
-    def observe(self, groups: Groups) -> None:
+    def learn(self, groups: Groups, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> None:
         rewards, weights = groups.rewards.double(), groups.weights
         u = weights / weights.mean().clamp(min=1e-300)
         errors = weights * (rewards - self.baselines(groups)).square()

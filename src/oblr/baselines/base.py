@@ -1,28 +1,41 @@
 """What a baseline is."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from oblr.types import ResponseTokens
+
 
 @dataclass(frozen=True)
 class Groups:
-    """The complete groups of a micro-batch, and what is known of the whole step before any pass.
+    """Complete groups, and what is known of the whole step before any pass.
 
     Attributes:
         rewards: float32 [n, G].
-        weights: ``ρ_i² n_i``, float64 [n, G]; meaningless unless the baseline ``needs_norms``.
+        weights: squared norms of what the advantages multiply, ``ρ_i² n_i`` with the paper's loss, float64 [n, G];
+            meaningless unless the baseline ``needs_norms``.
         lengths: response tokens, int64 [n, G].
         step_rewards: of all groups of the step, on all ranks, float32 [N, G].
+        greedy_rewards: of a greedy response to each prompt, float32 [n]; None unless the baseline ``needs_greedy``.
+        tokens: of the responses, group by group; None but for baselines that are ``per_token``.
     """
 
     rewards: Tensor
     weights: Tensor
     lengths: Tensor
     step_rewards: Tensor
+    greedy_rewards: Tensor | None = None
+    tokens: ResponseTokens | None = None
+
+    def of(self, rows: Tensor, tokens: ResponseTokens | None = None) -> "Groups":
+        """Some of the groups, by index or mask."""
+        greedy = None if self.greedy_rewards is None else self.greedy_rewards[rows]
+        return Groups(self.rewards[rows], self.weights[rows], self.lengths[rows], self.step_rewards, greedy, tokens)
 
 
 class Baseline(ABC):
@@ -30,22 +43,34 @@ class Baseline(ABC):
 
     Attributes:
         needs_norms: whether ``weights`` matter; where they do not, the step saves the norm pass.
+        needs_greedy: whether a greedy response to every prompt is to be sampled as well.
         leave_one_out: whether it needs at least two responses per prompt.
+        per_token: whether advantages differ between the tokens of a response.
     """
 
-    needs_norms: ClassVar[bool] = False
+    needs_norms: bool = False
+    needs_greedy: ClassVar[bool] = False
     leave_one_out: ClassVar[bool] = False
+    per_token: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, groups: Groups) -> Tensor:
-        """Advantages, float32 [n, G]."""
+        """Advantages, float32 [n, G]; of every token of ``groups.tokens``, in their order, if ``per_token``."""
 
-    def live(self, step_rewards: Tensor) -> Tensor:
-        """bool [N]: the groups that can have advantages at all, from the rewards of the step [N, G]."""
-        return live_groups(step_rewards)
+    def live(self, groups: Groups) -> Tensor:
+        """bool [n]: the groups that can have advantages at all, as far as that is known before any pass."""
+        return live_groups(groups.rewards)
 
-    def observe(self, groups: Groups) -> None:
-        """Learn from a finished step, for later ones."""
+    def study(self, groups: Groups) -> None:
+        """Look at a micro-batch of this rank, after its advantages have been taken; for :meth:`learn`."""
+
+    def learn(self, groups: Groups, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> None:
+        """Make use of a finished step, for later ones.
+
+        Args:
+            groups: those whose weights are known, of all ranks.
+            reduce: adds a tensor up over the ranks.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -67,6 +92,7 @@ def others_mean(groups: Groups) -> Tensor:
     return own / size if count == size else (total - own) / (count - size)
 
 
-def batch_live(step_rewards: Tensor) -> Tensor:
-    """bool [N]: all groups, unless no reward of the step differs from another."""
-    return torch.full((len(step_rewards),), bool((step_rewards != step_rewards.flatten()[0]).any()))
+def batch_live(groups: Groups) -> Tensor:
+    """bool [n]: all groups, unless no reward of the step differs from another."""
+    step = groups.step_rewards
+    return torch.full((len(groups.rewards),), bool((step != step.flatten()[0]).any()))

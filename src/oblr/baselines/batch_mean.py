@@ -27,5 +27,5 @@ class BatchMeanBaseline(Baseline):
             return ((rewards - step.mean()) / (step.std(correction=0) + self.epsilon)).to(groups.rewards.dtype)
         return (rewards - (step.sum() - rewards) / max(step.numel() - 1, 1)).to(groups.rewards.dtype)
 
-    def live(self, step_rewards: Tensor) -> Tensor:
-        return batch_live(step_rewards)
+    def live(self, groups: Groups) -> Tensor:
+        return batch_live(groups)

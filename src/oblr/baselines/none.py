@@ -11,5 +11,5 @@ class NoBaseline(Baseline):
     def __call__(self, groups: Groups) -> Tensor:
         return groups.rewards
 
-    def live(self, step_rewards: Tensor) -> Tensor:
-        return (step_rewards != 0).any(1)
+    def live(self, groups: Groups) -> Tensor:
+        return (groups.rewards != 0).any(1)

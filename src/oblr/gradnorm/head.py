@@ -140,4 +140,5 @@ def head_scores(head: nn.Linear, h: Tensor, targets: Tensor, temperature: float)
     tape = getattr(head, "tape", None)
     weight = head.weight if tape is None else tape.parameter(head.weight)
     anchor = head.weight.new_zeros(()) if tape is None else tape.anchor
-    return TokenScores(*_HeadScores.apply(autocast(h), weight, anchor, targets, temperature, head))
+    logprobs, entropy, collision = _HeadScores.apply(autocast(h), weight, anchor, targets, temperature, head)
+    return TokenScores(logprobs, entropy, collision, h.detach())

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from itertools import accumulate
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +17,13 @@ from oblr.gradnorm.capture import GradientSum, capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, Segments
-from oblr.types import TokenScores
+from oblr.types import ResponseTokens, TokenScores
 
 Tier = Literal["exact", "sketch", "logit", "length", "uniform"]
 Passes = Literal["auto", "one", "two"]
 Scorer = Callable[[PackedBatch], TokenScores]
+#: ``f_t`` of every response token, float64 [n]
+Factors = Callable[[ResponseTokens], Tensor]
 log = logging.getLogger(__name__)
 
 
@@ -29,14 +32,15 @@ class SequenceScores:
     """Complete groups, scored.
 
     Attributes:
-        log_ratios: ``log π(o_i|q) − log μ(o_i|q)``, float64 [S].
+        tokens: what was found out about the response tokens.
         weights: ``n_i`` or what stands for it, float64 [S].
         entropy: of the distribution that each response token was drawn from, in nats, float32 [n].
-        backward: given coefficients ``c_i`` [S], adds ``Σ_i c_i ∇θ log π(o_i|q)`` to ``.grad`` and returns the squared
-            norm of each group's part, float64 [groups]. Call it once, inside the context.
+        backward: given coefficients ``c_i`` [S], adds ``Σ_i c_i Σ_t f_it ∇θ log π(o_it|q, o_i,<t)`` to ``.grad`` and
+            returns the squared norm of each group's part, float64 [groups]. If ``per_token``, it is given ``c_it`` [n]
+            in place of ``c_i f_it``. Call it once, inside the context.
     """
 
-    log_ratios: Tensor
+    tokens: ResponseTokens
     weights: Tensor
     entropy: Tensor
     backward: Callable[[Tensor], Tensor]
@@ -74,7 +78,14 @@ class GradNorms:
 
     @contextmanager
     def score(
-        self, scorer: Scorer, lm: nn.Module, parts: Sequence[PackedBatch], group_size: int, step: int = 0
+        self,
+        scorer: Scorer,
+        lm: nn.Module,
+        parts: Sequence[PackedBatch],
+        group_size: int,
+        step: int = 0,
+        factors: Factors | None = None,
+        per_token: bool = False,
     ) -> Iterator[SequenceScores]:
         """Score complete groups: those of one micro-batch, or a single group that is spread over several.
 
@@ -83,56 +94,69 @@ class GradNorms:
             parts: the micro-batches, whose sequences follow each other group by group.
             group_size: G.
             step: varies the sketch's projections.
+            factors: constants ``f_t`` of the tokens' scores, 1 if None: ``n_i = ‖Σ_t f_it ∇θ log π_it‖²``.
+            per_token: whether ``backward`` will be given coefficients of tokens, which takes a pass of its own.
         """
-        twice = partial(self.second_pass, scorer, lm, parts, group_size)
-        if len(parts) > 1 or (self.measures and self.passes != "one"):
-            yield _joined([self.first_pass(scorer, lm, packed, step) for packed in parts], parts, twice)
+        remaining = None if per_token else factors  # those of backward; coefficients of tokens come with their own
+        twice = partial(self.second_pass, scorer, lm, parts, group_size, remaining)
+        if len(parts) > 1 or (self.measures and (per_token or self.passes != "one")):
+            yield _joined([self.first_pass(scorer, lm, packed, step, factors) for packed in parts], group_size, twice)
             return
         (packed,) = parts
         if self.measures:
             norms = self.linear_norms(step)
             with capture(lm, packed.segments, packed.target_segments, "record", norms) as tape:
-                tokens = scorer(packed)
-                _differentiate(tokens.logprobs.sum())
+                found = _Found(packed, scorer(packed))
+                _differentiate(found.weighted_sum(None, factors))
             once = partial(tape.accumulate, group_size=group_size)
             try:
-                yield _joined([(tokens, tape.square_norms)], parts, once)
+                yield _joined([(found, tape.square_norms)], group_size, once)
             finally:
                 tape.kept.clear()
             return
         with capture(lm, *_merged(packed, group_size), "weights") as tape:
-            tokens = scorer(packed)
+            found = _Found(packed, scorer(packed))
 
             def weigh(coefficients: Tensor) -> Tensor:
-                _differentiate(_weighted_sum(tokens, packed, coefficients))
+                _differentiate(found.weighted_sum(coefficients, remaining))
                 return tape.square_norms
 
-            yield _joined([(tokens, self.proxy(tokens, packed))], parts, weigh)
+            yield _joined([(found, self.proxy(found))], group_size, weigh)
 
-    def first_pass(self, scorer: Scorer, lm: nn.Module, packed: PackedBatch, step: int) -> tuple[TokenScores, Tensor]:
-        """The scores of a micro-batch's tokens, and the weights of its sequences; no gradient is made."""
+    def first_pass(
+        self, scorer: Scorer, lm: nn.Module, packed: PackedBatch, step: int = 0, factors: Factors | None = None
+    ) -> "tuple[_Found, Tensor]":
+        """What a micro-batch's tokens are like, and the weights of its sequences; no gradient is made."""
         if not self.measures:
             with torch.no_grad():
-                tokens = scorer(packed)
-            return tokens, self.proxy(tokens, packed)
+                found = _Found(packed, scorer(packed))
+            return found, self.proxy(found)
         with capture(lm, packed.segments, packed.target_segments, "norms", self.linear_norms(step)) as tape:
-            tokens = scorer(packed)
-            _differentiate(tokens.logprobs.sum())
-        return tokens, tape.square_norms
+            found = _Found(packed, scorer(packed))
+            _differentiate(found.weighted_sum(None, factors))
+        return found, tape.square_norms
 
     def second_pass(
-        self, scorer: Scorer, lm: nn.Module, parts: Sequence[PackedBatch], group_size: int, coefficients: Tensor
+        self,
+        scorer: Scorer,
+        lm: nn.Module,
+        parts: Sequence[PackedBatch],
+        group_size: int,
+        factors: Factors | None,
+        coefficients: Tensor,
     ) -> Tensor:
         """A plain weighted forward and backward that sees the groups' parts go by."""
         if len(parts) == 1:
             with capture(lm, *_merged(parts[0], group_size), "weights") as tape:
-                _differentiate(_weighted_sum(scorer(parts[0]), parts[0], coefficients))
+                _differentiate(_Found(parts[0], scorer(parts[0])).weighted_sum(coefficients, factors))
             return tape.square_norms
         gradient = GradientSum()
-        for packed, own in zip(parts, coefficients.split([part.segments.count for part in parts]), strict=True):
+        counts = [packed.segments.count for packed in parts]
+        sizes = counts if len(coefficients) == sum(counts) else [len(packed.targets) for packed in parts]
+        for packed, own in zip(parts, coefficients.split(sizes), strict=True):
             with capture(lm, *_merged(packed, packed.segments.count), "sum") as tape:
                 tape.sum = gradient
-                _differentiate(_weighted_sum(scorer(packed), packed, own))
+                _differentiate(_Found(packed, scorer(packed)).weighted_sum(own, factors))
         return gradient.release()[None]
 
     def linear_norms(self, step: int) -> LinearNorms:
@@ -141,14 +165,12 @@ class GradNorms:
             return ExactNorms()
         return SketchNorms(self.probes, torch.Generator().manual_seed(hash((self.seed, step)) % 2**63))
 
-    def proxy(self, tokens: TokenScores, packed: PackedBatch) -> Tensor:
+    def proxy(self, found: "_Found") -> Tensor:
         """The weights of the tiers that need no norms, float64 [S]."""
-        if self.tier == "logit":
-            per_token = (1 - 2 * tokens.logprobs.detach().exp() + tokens.collision).clamp(min=0)
-        else:
-            per_token = torch.ones_like(tokens.collision)
-        weights = packed.target_segments.sum(per_token.double())
-        return torch.ones_like(weights) if self.tier == "uniform" else weights
+        tokens = found.tokens(1)
+        if self.tier == "uniform":
+            return torch.ones_like(tokens.behaviour)
+        return tokens.sums(tokens.energy) if self.tier == "logit" else tokens.lengths.double()
 
     def choose_passes(self, lm: nn.Module, token_budget: int, least: Callable[[float], float] = lambda x: x) -> None:
         """Settle ``passes=auto`` for micro-batches of ``token_budget`` tokens and log why.
@@ -189,20 +211,48 @@ def _differentiate(function: Tensor) -> None:
         function.backward()
 
 
-def _weighted_sum(tokens: TokenScores, packed: PackedBatch, coefficients: Tensor) -> Tensor:
-    return (coefficients.to(tokens.logprobs)[packed.target_segments.ids] * tokens.logprobs).sum()
+@dataclass(frozen=True)
+class _Found:
+    """A micro-batch and its tokens' scores."""
+
+    packed: PackedBatch
+    scores: TokenScores
+
+    def tokens(self, group_size: int) -> ResponseTokens:
+        segments, order = self.packed.target_segments, self.packed.order
+        behaviour = self.packed.behaviour_logprobs.double()
+        return ResponseTokens(
+            logs=(self.scores.logprobs.detach().double() - behaviour)[order],
+            energy=self.scores.energy[order],
+            sequences=segments.ids[order],
+            behaviour=segments.sum(behaviour),
+            lengths=segments.ids.bincount(minlength=segments.count),
+            group_size=group_size,
+            hidden=self.scores.hidden[order],
+        )
+
+    def weighted_sum(self, coefficients: Tensor | None, factors: Factors | None) -> Tensor:
+        """``Σ_t c_t f_t log π_t``; ``coefficients`` are those of tokens [n] or of sequences [S], 1 if None."""
+        logprobs, tokens = self.scores.logprobs[self.packed.order], self.tokens(1)
+        weights = torch.ones_like(tokens.logs) if coefficients is None else tokens.spread(coefficients)
+        if factors is not None:
+            weights = weights * factors(tokens)
+        return (weights.to(logprobs) * logprobs).sum()
 
 
 def _joined(
-    passes: Sequence[tuple[TokenScores, Tensor]], parts: Sequence[PackedBatch], backward: Callable[[Tensor], Tensor]
+    passes: "Sequence[tuple[_Found, Tensor]]", group_size: int, backward: Callable[[Tensor], Tensor]
 ) -> SequenceScores:
-    log_ratios = [
-        packed.target_segments.sum(tokens.logprobs.detach().double() - packed.behaviour_logprobs)
-        for (tokens, _), packed in zip(passes, parts, strict=True)
-    ]
-    return SequenceScores(
-        torch.cat(log_ratios),
-        torch.cat([weights for _, weights in passes]),
-        torch.cat([tokens.entropy for tokens, _ in passes]),
-        backward,
+    parts, weights = [found.tokens(group_size) for found, _ in passes], [weights for _, weights in passes]
+    first = [0, *accumulate(len(part.behaviour) for part in parts)]
+    tokens = ResponseTokens(
+        logs=torch.cat([part.logs for part in parts]),
+        energy=torch.cat([part.energy for part in parts]),
+        sequences=torch.cat([part.sequences + start for part, start in zip(parts, first, strict=False)]),
+        behaviour=torch.cat([part.behaviour for part in parts]),
+        lengths=torch.cat([part.lengths for part in parts]),
+        group_size=group_size,
+        hidden=torch.cat([cast(Tensor, part.hidden) for part in parts]),
     )
+    entropy = torch.cat([found.scores.entropy for found, _ in passes])
+    return SequenceScores(tokens, torch.cat(weights), entropy, backward)

@@ -1,47 +1,15 @@
 """What a loss is: its gradient, said by the factor that each response token's score is given."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from oblr.errors import SettingError
+from oblr.types import ResponseTokens
 
 Normalise = Literal["none", "response", "group"]
-
-
-@dataclass(frozen=True)
-class Ratios:
-    """How much likelier the policy finds the responses of complete groups than the behaviour policy that drew them.
-
-    Attributes:
-        logs: ``log π(o_t|q, o_<t) − log μ(o_t|q, o_<t)`` of every response token, float64 [n].
-        energy: squared norm of the gradient of ``log π(o_t|q, o_<t)`` with respect to the logits,
-            ``1 − 2π(o_t) + Σ_v π(v)²``, float64 [n].
-        sequences: index of the token's response, int64 [n]; tokens come in the order of their responses.
-        behaviour: ``log μ(o_i|q)``, summed over tokens, float64 [S].
-        lengths: response tokens, at least one, int64 [S].
-        group_size: G; responses come group by group, S = groups · G.
-    """
-
-    logs: Tensor
-    energy: Tensor
-    sequences: Tensor
-    behaviour: Tensor
-    lengths: Tensor
-    group_size: int
-
-    @cached_property
-    def sequence_logs(self) -> Tensor:
-        """``log π(o_i|q) − log μ(o_i|q)``, float64 [S]."""
-        return torch.zeros_like(self.behaviour).index_add_(0, self.sequences, self.logs)
-
-    def spread(self, values: Tensor) -> Tensor:
-        """``values`` of the responses [S] given to each of their tokens [n]; those of tokens stay as they are."""
-        return values if len(values) == len(self.logs) else values[self.sequences]
 
 
 class Loss(ABC):
@@ -73,14 +41,41 @@ class Loss(ABC):
         self.normalise = normalise
 
     @abstractmethod
-    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
+    def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         """``f``, float64: of every token [n] if ``per_token``, of every response [S] otherwise.
 
         Args:
+            tokens: of complete groups; where ``per_token``, of any whole responses.
             advantages: ``A_i`` [S], or [n] where the baseline's differ from token to token; the ``f`` of a ``signed``
                 loss then do too, and are [n]. Without them, which is how the weights of the baseline are found,
                 nothing is clipped that only one sign would have clipped.
         """
+
+    def weights(self, tokens: ResponseTokens, square_norms: Tensor) -> Tensor:
+        """``‖z_i Σ_t f_it ∇θ log π_it‖²``, what the baseline weighs rewards with, float64 [S].
+
+        Args:
+            square_norms: ``‖Σ_t f_it ∇θ log π_it‖²`` if ``per_token``, ``‖∇θ log π(o_i|q)‖²`` otherwise, [S].
+        """
+        scale = self.response_factors(tokens)
+        return (scale if self.per_token else scale * self.factors(tokens)).square() * square_norms
+
+    def coefficients(self, tokens: ResponseTokens, advantages: Tensor, per_token: bool) -> Tensor:
+        """``A_i z_i f_it / G`` of every token's score, float64 [n], if ``per_token``.
+
+        Otherwise of every response [S]: of ``∇θ log π(o_i|q)``, or of ``Σ_t f_it ∇θ log π_it`` where ``f`` differs
+        between its tokens.
+        """
+        scale = self.response_factors(tokens) / tokens.group_size
+        if not per_token:
+            return scale * advantages if self.per_token else scale * advantages * self.factors(tokens, advantages)
+        parts = (scale, advantages, self.factors(tokens, advantages))
+        scale, advantages, factors = (tokens.spread(part) for part in parts)
+        return scale * advantages * factors
+
+    def response_factors(self, tokens: ResponseTokens) -> Tensor:
+        """``z_i`` [S]."""
+        return self.length_factors(tokens.lengths.view(-1, tokens.group_size)).flatten()
 
     def length_factors(self, lengths: Tensor) -> Tensor:
         """``z_i``, float64 [N, G], from the numbers of response tokens [N, G]."""

@@ -3,8 +3,9 @@
 from torch import Tensor
 
 from oblr.errors import SettingError
-from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.base import Loss, Normalise
 from oblr.losses.clip import check_clip, clipped
+from oblr.types import ResponseTokens
 
 
 class CAPOLoss(Loss):
@@ -17,7 +18,7 @@ class CAPOLoss(Loss):
         m_F = ½ (⟨∇_W log π, Δ⟩)²                policy shift, the KL divergence to second order
 
     A token is kept if ``m_F < δ_F`` and ``|m_H| < δ_H``, and dropped otherwise. With ``E_t`` the squared norm of
-    ``e − π`` (``Ratios.energy``) and ``x_t = α‖h‖² |A_t| E_t`` this is ``m_F = ½ x²`` and
+    ``e − π`` (``ResponseTokens.energy``) and ``x_t = α‖h‖² |A_t| E_t`` this is ``m_F = ½ x²`` and
     ``m_H = |A_t| x + ½ A_t x²``.
 
     The paper's: the layer's model, both conditions token by token with the window on ``m_H`` that is symmetric as in
@@ -64,15 +65,15 @@ class CAPOLoss(Loss):
         self.step, self.policy_shift, self.objective_shift = step, policy_shift, objective_shift
         self.clip_low, self.clip_high = clip_low, clip_high
 
-    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
-        weights = clipped(ratios.logs.exp(), ratios, advantages, self.clip_low, self.clip_high)
+    def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
+        weights = clipped(tokens.logs.exp(), tokens, advantages, self.clip_low, self.clip_high)
         if advantages is None:
             return weights
-        objective, policy = self.shifts(ratios, advantages)
+        objective, policy = self.shifts(tokens, advantages)
         return weights.masked_fill((policy >= self.policy_shift) | (objective.abs() >= self.objective_shift), 0.0)
 
-    def shifts(self, ratios: Ratios, advantages: Tensor) -> tuple[Tensor, Tensor]:
+    def shifts(self, tokens: ResponseTokens, advantages: Tensor) -> tuple[Tensor, Tensor]:
         """``m_H`` and ``m_F`` of every token, float64 [n]."""
-        advantages = ratios.spread(advantages).double()
-        x = self.step * advantages.abs() * ratios.energy
+        advantages = tokens.spread(advantages).double()
+        x = self.step * advantages.abs() * tokens.energy
         return advantages.abs() * x + advantages * x.square() / 2, x.square() / 2

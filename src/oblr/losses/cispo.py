@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.base import Loss, Normalise
 from oblr.losses.clip import check_clip
+from oblr.types import ResponseTokens
 
 
 class CISPOLoss(Loss):
@@ -27,5 +28,5 @@ class CISPOLoss(Loss):
         check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
-    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
-        return ratios.logs.exp().clamp(1 - self.clip_low, 1 + self.clip_high)
+    def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
+        return tokens.logs.exp().clamp(1 - self.clip_low, 1 + self.clip_high)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from oblr.errors import SettingError
-from oblr.losses.base import Ratios
+from oblr.types import ResponseTokens
 
 
 def check_clip(**distances: float) -> None:
@@ -13,7 +13,7 @@ def check_clip(**distances: float) -> None:
             raise SettingError(f"loss.{name}", f"{value} is negative", "give a distance from 1, such as 0.2")
 
 
-def clipped(factors: Tensor, ratios: Ratios, advantages: Tensor | None, low: float, high: float) -> Tensor:
+def clipped(factors: Tensor, tokens: ResponseTokens, advantages: Tensor | None, low: float, high: float) -> Tensor:
     """The gradient of ``min(ρA, clip(ρ, 1 − low, 1 + high) A)``, over ``A ∇θ log π``.
 
     That is ``ρ``, or 0 where the ratio has gone as far as the advantage may take it: ``A > 0`` and ``ρ > 1 + high``,
@@ -29,6 +29,6 @@ def clipped(factors: Tensor, ratios: Ratios, advantages: Tensor | None, low: flo
     if advantages is None:
         return factors
     if len(factors) != len(advantages):
-        factors, advantages = ratios.spread(factors), ratios.spread(advantages)
+        factors, advantages = tokens.spread(factors), tokens.spread(advantages)
     beyond = (advantages > 0) & (factors > 1 + high) | (advantages < 0) & (factors < 1 - low)
     return factors.masked_fill(beyond, 0.0)

@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.base import Loss, Normalise
 from oblr.losses.clip import check_clip, clipped
+from oblr.types import ResponseTokens
 
 
 class GEPOLoss(Loss):
@@ -32,10 +33,10 @@ class GEPOLoss(Loss):
             check_clip(clip=clip)
         self.clip, self.signed = clip, clip is not None
 
-    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
-        behaviour = ratios.behaviour / ratios.lengths
-        groups = behaviour.view(-1, ratios.group_size)
+    def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
+        behaviour = tokens.behaviour / tokens.lengths
+        groups = behaviour.view(-1, tokens.group_size)
         expectations = (2 * groups).logsumexp(1) - groups.logsumexp(1)
-        own = behaviour + ratios.sequence_logs / ratios.lengths
+        own = behaviour + tokens.sequence_logs / tokens.lengths
         weights = (own.view_as(groups) - expectations[:, None]).exp().flatten()
-        return weights if self.clip is None else clipped(weights, ratios, advantages, self.clip, self.clip)
+        return weights if self.clip is None else clipped(weights, tokens, advantages, self.clip, self.clip)

@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.base import Loss, Normalise
 from oblr.losses.clip import check_clip, clipped
+from oblr.types import ResponseTokens
 
 
 class GSPOLoss(Loss):
@@ -28,6 +29,6 @@ class GSPOLoss(Loss):
         check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
-    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
-        means = (ratios.sequence_logs / ratios.lengths).exp()
-        return clipped(means, ratios, advantages, self.clip_low, self.clip_high)
+    def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
+        means = (tokens.sequence_logs / tokens.lengths).exp()
+        return clipped(means, tokens, advantages, self.clip_low, self.clip_high)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from oblr.errors import SettingError
-from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.base import Loss, Normalise
+from oblr.types import ResponseTokens
 
 Ratio = Literal["sequence", "token", "none"]
 
@@ -42,8 +43,8 @@ class PolicyGradientLoss(Loss):
         self.ratio, self.truncate = ratio, truncate
         self.per_token = ratio == "token"
 
-    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
+    def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         if self.ratio == "none":
-            return torch.ones_like(ratios.behaviour)
-        weights = (ratios.logs if self.ratio == "token" else ratios.sequence_logs).exp()
+            return torch.ones_like(tokens.behaviour)
+        weights = (tokens.logs if self.ratio == "token" else tokens.sequence_logs).exp()
         return weights.clamp(max=self.truncate) if self.truncate is not None else weights

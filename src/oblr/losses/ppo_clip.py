@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from oblr.losses.base import Loss, Normalise, Ratios
+from oblr.losses.base import Loss, Normalise
 from oblr.losses.clip import check_clip, clipped
+from oblr.types import ResponseTokens
 
 
 class PPOClipLoss(Loss):
@@ -28,5 +29,5 @@ class PPOClipLoss(Loss):
         check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
-    def factors(self, ratios: Ratios, advantages: Tensor | None = None) -> Tensor:
-        return clipped(ratios.logs.exp(), ratios, advantages, self.clip_low, self.clip_high)
+    def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
+        return clipped(tokens.logs.exp(), tokens, advantages, self.clip_low, self.clip_high)

@@ -1,9 +1,11 @@
 """The data of an RL run: each epoch, new weights go into the engine and one batch of scored rollouts comes out."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import lightning as L
+import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -75,6 +77,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampling = Sampling(group_size, temperature, max_new_tokens, (tokenizer.eos_token_id,))
         self.max_model_len, self.seed = max_model_len, seed
         self.position = 0  # of the next training problem
+        self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
         self.clock = Stopwatch()
         self.weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
         self._try_out()
@@ -108,8 +111,11 @@ class RolloutDataModule(L.LightningDataModule):
         share = len(problems) // ranks
         mine = problems[rank * share :][:share]
         seed = (self.seed * 2**20 + trainer.current_epoch) * ranks + rank
-        rollouts = self.rollouts(mine, self.sampling, seed)
-        return RolloutBatch(rollouts, self.sampling.n, self.engine.weight_version)
+        rollouts, greedy_rewards = self.rollouts(mine, self.sampling, seed), None
+        if self.greedy:
+            greedy = self.rollouts(mine, replace(self.sampling, n=1, temperature=0.0), seed)
+            greedy_rewards = torch.tensor([rollout.reward for rollout in greedy])
+        return RolloutBatch(rollouts, self.sampling.n, self.engine.weight_version, greedy_rewards)
 
     def next_problems(self) -> Iterator[Problem]:
         """The next N training problems that are not held out; wraps around at the end of the source."""
