@@ -88,7 +88,7 @@ WHOLE = Plan(
     *(TUNING_SEEDS, SEEDS, ("steps=24",), 8, (16, 64, 128), 128),
 )
 QUICK = Plan(
-    tuple(cell for cell in TABLE if cell.baseline in ("rloo", "gradient_weighted")),
+    tuple(Cell(baseline, "snr") for baseline in ("rloo", "gradient_weighted")),
     *((101,), (1, 2), ("steps=2", "rollout.prompts_per_step=4", "data.held_out.size=8"), 1, (4,), 8),
 )
 

@@ -100,7 +100,7 @@ class LearningRateCollapse(Monitor):
         factor = report.lr / schedule.eta0
         smooth = "" if schedule.estimator == "ema" else "schedule.estimator=ema or "
         failure = (
-            f"the learning rate has collapsed to {factor:.2g} of schedule.eta0; "
+            f"the learning rate has collapsed to {factor:.2g} of eta0; "
             f"set {smooth}schedule.floor=0.05, or raise rollout.prompts_per_step"
         )
         return Reading({"lr_factor": factor}, failure if factor < self.bound else None)
@@ -135,7 +135,8 @@ class BaselineBlowUp(Monitor):
 class OwnSampleDependence(Monitor):
     """``b_i`` depends on ``o_i``, and the gradient is biased: ``monitor/own_sample_dependence`` is not 0.
 
-    Tried out on the first group that took part, at every ``every``-th step.
+    Tried out on the first group that took part, at every ``every``-th step. Baselines whose advantages differ from
+    token to token cannot be tried out on what a report has.
     """
 
     def __init__(self, every: int):
@@ -144,7 +145,7 @@ class OwnSampleDependence(Monitor):
 
     def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
         known = report.live & (report.weights.isfinite().all(1) | (not policy.baseline.needs_norms))
-        if step % self.every != 0 or not known.any():
+        if policy.baseline.per_token or step % self.every != 0 or not known.any():
             return None
         q = int(known.int().argmax())
         rewards, batch = report.rewards.double(), report.batch  # float32 would round too coarsely
@@ -202,6 +203,6 @@ class EntropyCollapse(Monitor):
         share = self.average / self.first if self.first > 0 else 0.0
         failure = (
             f"the entropy has collapsed to {self.average:.2g} nats a token, {share:.2g} of the first step's; "
-            "lower schedule.eta0 (schedule.lr), add a KL penalty by kl=k1, or raise rollout.temperature"
+            "lower eta0, add a KL penalty by kl=k1, or raise rollout.temperature"
         )
         return Reading({"entropy_share": share}, failure if share < self.bound else None)

@@ -6,6 +6,8 @@ import sys
 import pytest
 from conftest import ROOT
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import MissingConfigException
 from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -27,7 +29,9 @@ def composed(*overrides: str) -> DictConfig:
     register_resolvers()
     script = "pretrain" if any(o.startswith("experiment=pocket_base") for o in overrides) else "train"
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(script, overrides=list(overrides))
+        cfg = compose(script, overrides=list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)  # experiments that sweep name their folders after the choices
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
 
 
 def check_targets(node: object, supplied: frozenset[str] = frozenset()) -> int:
@@ -73,3 +77,18 @@ def test_the_papers_setting(size):
     cfg = composed(f"experiment=oblr_qwen3_{size}")
     assert (cfg.rollout.prompts_per_step, cfg.rollout.group_size, cfg.schedule.eta0) == (128, 8, 1e-2)
     assert cfg.policy.path == f"Qwen/Qwen3-{size.upper()}-Base"
+
+
+@pytest.mark.parametrize("name", ["seed_baseline", "seed_schedule", "seed_weights"])
+def test_seed_experiments_run_at_the_papers_scale_by_one_override(name):
+    cfg = composed(f"experiment=[oblr_qwen3_4b,{name}]")
+    assert (cfg.name, cfg.policy.path, cfg.rollout.prompts_per_step) == (name, "Qwen/Qwen3-4B-Base", 128)
+    assert check_targets(plain(cfg)) > 10
+    assert OmegaConf.to_container(HydraConfig.get().sweeper.params) == OmegaConf.to_container(
+        OmegaConf.load(CONF / "experiment" / f"{name}.yaml").hydra.sweeper.params
+    )
+
+
+def test_an_unknown_experiment_is_an_error():
+    with pytest.raises(MissingConfigException, match="experiment/typo"):
+        composed("experiment=typo")
