@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many test processes run as there are cores
+
 import torch
 from torch import Tensor
 from transformers import (

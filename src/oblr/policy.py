@@ -82,9 +82,9 @@ class PolicyModule(L.LightningModule):
             self.scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
             if self.device_mesh is not None:
                 self.scorer.shard(self.device_mesh["data_parallel"])
-
             if self.kl is not None:
-                reference = TokenScorer(load_model(self.path, self.dtype_name), self.temperature).to(self.device)
+                reference = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
+                reference.to(self.trainer.strategy.root_device)
                 if self.device_mesh is not None:
                     reference.shard(self.device_mesh["data_parallel"])
                 self.reference = Reference(reference, self.kl)
@@ -146,8 +146,9 @@ class PolicyModule(L.LightningModule):
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = lr
             optimizer.step()
-        self.learn(step)
         norms[~live if tier.measures else ...] = NAN  # a rank may have filled up with dead groups
+        weights[~live] = NAN
+        self.learn(step)
         entropy = torch.cat(entropies).mean().item() if entropies else NAN
         return StepReport(batch, rewards, live, norms, weights, advantages, ratios, entropy, gap, moments, lr)
 
