@@ -429,7 +429,7 @@ def test_penalties(tmp_path, kl, name, weighted, budget, lr):
         oracle.move(expected.gradient, lr)
         if kl == "k1" or step > 0:  # elsewhere the policy still is the reference
             assert distance(expect(CASES[name], groups, weighted).gradient, expected.gradient) > 0.02
-            assert expected.groups[2].norm() > 0.01 * expected.gradient.norm()
+            assert expected.groups[2].norm() > 1e-3 * expected.gradient.norm()
     assert_step(policy, reports[-1], expected)
 
     loaded = dict(tiny_model(tied=False).named_parameters())

@@ -28,13 +28,14 @@ def distance(found, expected):
     return (change / sum(gradient.double().square().sum() for gradient in expected.values())).sqrt()
 
 
-def assert_equal(both, single, name):
-    torch.testing.assert_close(both["moments"], single["moments"], rtol=1e-6, atol=0)
+def assert_equal(both, single, name, tolerance=1e-6):
+    torch.testing.assert_close(both["moments"], single["moments"], rtol=tolerance, atol=0)
+    assert (both.pop("baseline") - single["baseline"]).norm() <= 1e-6 * single["baseline"].norm(), name
     found, expected = both.pop("gradient"), single["gradient"]
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():  # one at a time: small ones must not hide behind large
         assert (found[parameter] - gradient).norm() < 1e-5 * gradient.norm(), f"{name} {parameter}"
-    assert distance(found, expected) < 1e-6
+    assert distance(found, expected) < tolerance
     for key, value in both.items():
         torch.testing.assert_close(value, single[key], rtol=1e-5, atol=1e-6, equal_nan=True, msg=f"{name} {key}")
 
@@ -60,7 +61,8 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
         results = run(folder, kind, "mixed", passes, token_budget, settings=settings)
         for name, both, single in zip(settings, results, singles, strict=True):
             assert len(single["baseline"])
-            assert_equal(both, single, f"{name} {kind}")
+            # the ratios of whole responses make rounding larger
+            assert_equal(both, single, f"{name} {kind}", tolerance=5e-6)
 
 
 @pytest.mark.parametrize("passes", ["one", "two"])

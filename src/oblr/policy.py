@@ -146,8 +146,11 @@ class PolicyModule(L.LightningModule):
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = lr
             optimizer.step()
+        for measured in (norms, weights, ratios):
+            measured[~live] = NAN  # a rank may have filled up with dead groups, which no baseline shall learn from
+        if not tier.measures:
+            norms[:] = NAN
         self.learn(step)
-        norms[~live if tier.measures else ...] = NAN  # a rank may have filled up with dead groups
         entropy = torch.cat(entropies).mean().item() if entropies else NAN
         return StepReport(batch, rewards, live, norms, weights, advantages, ratios, entropy, gap, moments, lr)
 
