@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,18 @@ def make_rollouts(lengths: Sequence[int], rewards: Sequence[float] | None = None
         )
         for i, (n, reward) in enumerate(zip(lengths, rewards, strict=True))
     ]
+
+
+def drawn_by(lm: PreTrainedModel, rollouts: Sequence[Rollout], temperature: float, drift: float) -> list[Rollout]:
+    """The rollouts as if ``lm`` had drawn them, up to ``drift`` nats a token."""
+    generator, drawn = torch.Generator().manual_seed(1), []
+    for rollout in rollouts:
+        with torch.no_grad():
+            logprobs = TokenScorer(lm, temperature)(pack([rollout]))[0]
+        logprobs = logprobs + drift * torch.randn(len(logprobs), generator=generator)
+        completion = replace(rollout.completion, logprobs=logprobs.tolist())
+        drawn.append(replace(rollout, completion=completion))
+    return drawn
 
 
 def score_gradients(lm: PreTrainedModel, rollouts: Sequence[Rollout], temperature: float) -> list[dict[str, Tensor]]:

@@ -1,17 +1,24 @@
-"""One update of a tiny policy on given rollouts, on one process or two; the test of ranks compares the results."""
+"""One step of a tiny policy on given rollouts, on one process or two; the test of ranks compares the results."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
-from conftest import make_rollouts, tiny_model
+from conftest import drawn_by, make_rollouts, tiny_model
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.tensor import DTensor
 
+from oblr.baselines.adaptive import AdaptiveBaseline
+from oblr.baselines.base import Baseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.value import ValueBaseline
 from oblr.gradnorm.measure import GradNorms
+from oblr.losses.kl import KLPenalty
 from oblr.losses.policy_gradient import PolicyGradientLoss
+from oblr.losses.ppo_clip import PPOClipLoss
 from oblr.policy import PolicyModule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import RolloutBatch, StepReport
@@ -22,6 +29,44 @@ REWARDS = {
     "all": [1, 0, 0, 1] * 8,
     "first": [1, 0, 0, 1] * 4 + [0, 0, 0, 0] * 4,
     "mixed": [1, 0, 0, 1, 1, 1, 1, 1, 0, 0.5, 0, 1, 0, 0, 0, 0] + [0, 1, 0, 0] * 3 + [1, 1, 1, 1],
+}
+#: what the policy is told, and for how many steps it is trained
+SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
+    "plain": (
+        lambda: {
+            "baseline": GradientWeightedBaseline(),
+            "loss": PolicyGradientLoss("none"),
+            "schedule": SNRSchedule(0.1, "plug_in"),
+        },
+        1,
+    ),
+    "tokens": (
+        lambda: {
+            "baseline": ValueBaseline(),
+            "loss": PPOClipLoss(),
+            "schedule": SNRSchedule(0.1, "plug_in"),
+            "kl": KLPenalty("k2", 0.2),
+        },
+        2,
+    ),
+    "shaped": (
+        lambda: {
+            "baseline": AdaptiveBaseline(),
+            "loss": PolicyGradientLoss(),
+            "schedule": SNRSchedule(1e-3, "plug_in"),
+            "kl": KLPenalty("k1", 0.2),
+            "updates_per_batch": 2,
+        },
+        1,
+    ),
+    "adaptive": (
+        lambda: {
+            "baseline": AdaptiveBaseline(),
+            "loss": PolicyGradientLoss(),
+            "schedule": SNRSchedule(1e-3, "plug_in"),
+        },
+        2,
+    ),
 }
 
 
@@ -48,27 +93,35 @@ def whole(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
 
-def main(kind: str, passes: str, token_budget: int, rewards: str, precision: str, folder: Path) -> None:
+def flattened(baseline: Baseline) -> torch.Tensor:
+    """What the baseline remembers."""
+    return torch.cat([value.flatten() for value in baseline.state_dict().values()] or [torch.zeros(0)])
+
+
+def is_tied(folder: Path) -> bool:
+    return folder.name.startswith("tied")
+
+
+def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str, precision: str, folder: Path) -> None:
     strategy = {
         "single": "auto",
         "ddp": "ddp",
         "fsdp": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, save_distributed_checkpoint=False),
     }[kind]
+    make, steps = SETTINGS[settings]
     policy = PolicyModule(
         path=str(folder / "model"),
         dtype="float32",
         gradnorm=GradNorms("exact", passes),
-        baseline=GradientWeightedBaseline(),
-        loss=PolicyGradientLoss("none"),
-        schedule=SNRSchedule(0.1, "plug_in"),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
         temperature=1.0,
         token_budget=token_budget,
         logprob_gap_bound=100.0,
+        **make(),
     )
     keep = Keep()
     trainer = L.Trainer(
-        max_epochs=1,
+        max_epochs=steps,
         accelerator="cpu",
         devices=1 if kind == "single" else 2,
         strategy=strategy,
@@ -79,21 +132,24 @@ def main(kind: str, passes: str, token_budget: int, rewards: str, precision: str
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(policy, Share(make_rollouts(LENGTHS, REWARDS[rewards]), trainer))
+    rollouts = drawn_by(tiny_model(is_tied(folder)), make_rollouts(LENGTHS, REWARDS[rewards]), 1.0, drift=0.3)
+    trainer.fit(policy, Share(rollouts, trainer))
     report = keep.report
     result = {
+        "baseline": flattened(policy.baseline),
         "square_norms": trainer.strategy.all_gather(report.square_norms).flatten(),
         "moments": torch.tensor([report.moments.mean_square, report.moments.square_mean, report.lr]),
         **{name: weight.clone() for name, weight in policy.weights()},
         "gradient": {name: whole(p.grad) for name, p in policy.scorer.lm.named_parameters()},
     }
     if trainer.is_global_zero:
-        torch.save(result, folder / "result.pt")
+        torch.save(result, folder / f"{settings}.pt")
 
 
 if __name__ == "__main__":
-    kind, passes, token_budget, rewards, precision, path = sys.argv[1:]
+    several, kind, passes, token_budget, rewards, precision, path = sys.argv[1:]
     folder = Path(path)
     if not (folder / "model").exists():
-        tiny_model(tied=folder.name.startswith("tied")).save_pretrained(folder / "model")
-    main(kind, passes, int(token_budget), rewards, precision, folder)
+        tiny_model(is_tied(folder)).save_pretrained(folder / "model")
+    for settings in several.split(","):
+        main(settings, kind, passes, int(token_budget), rewards, precision, folder)

@@ -5,7 +5,7 @@ from pathlib import Path
 import lightning as L
 import pytest
 import torch
-from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, drawn_by, make_rollouts, score_gradients, square_norm, tiny_model
 
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -20,7 +20,7 @@ from oblr.packing import pack
 from oblr.policy import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import Completion, Rollout, RolloutBatch
+from oblr.types import RolloutBatch
 
 GROUP_SIZE = 4
 REWARDS = [1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the third group is dead
@@ -47,18 +47,11 @@ class KeepReports(L.Callback):
         self.reports.append(outputs["report"])
 
 
-def make_batch(folder: Path, tied: bool, drift: float = 0.02) -> RolloutBatch:
+def make_batch(folder: Path, tied: bool, drift: float = 0.02, lengths=LENGTHS, rewards=REWARDS) -> RolloutBatch:
     """Rollouts whose behaviour policy is the saved model, up to ``drift`` nats a token."""
     lm = tiny_model(tied)
     lm.save_pretrained(folder)
-    generator, rollouts = torch.Generator().manual_seed(1), []
-    for rollout in make_rollouts(LENGTHS, REWARDS):
-        with torch.no_grad():
-            logprobs = TokenScorer(lm, TEMPERATURE)(pack([rollout]))[0]
-        logprobs = logprobs + drift * torch.randn(len(logprobs), generator=generator)
-        completion = Completion(rollout.completion.token_ids, logprobs.tolist(), True)
-        rollouts.append(Rollout(rollout.problem, rollout.prompt_ids, completion, "", rollout.reward))
-    return RolloutBatch(rollouts, GROUP_SIZE, weight_version=1)
+    return RolloutBatch(drawn_by(lm, make_rollouts(lengths, rewards), TEMPERATURE, drift), GROUP_SIZE, 1)
 
 
 def take_steps(
@@ -68,22 +61,26 @@ def take_steps(
     steps=1,
     gradnorm=None,
     baseline=None,
+    loss=None,
     schedule=None,
     token_budget=60,
     optimizer=torch.optim.SGD,
     bound=1.0,
+    **settings,
 ):
+    """The policy after that many epochs on one batch, and their reports; ``settings`` are the policy's others."""
     policy = PolicyModule(
         path=str(folder),
         dtype="float32",
         gradnorm=gradnorm or GradNorms(passes="two"),
         baseline=baseline or GradientWeightedBaseline(),
-        loss=PolicyGradientLoss(),
+        loss=loss or PolicyGradientLoss(),
         schedule=schedule or ConstantSchedule(0.0),
         optimizer=lambda parameters: optimizer(parameters, lr=0.0),
         temperature=TEMPERATURE,
         token_budget=token_budget,
         logprob_gap_bound=bound,
+        **settings,
     )
     keep = KeepReports()
     trainer = L.Trainer(

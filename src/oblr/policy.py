@@ -146,8 +146,8 @@ class PolicyModule(L.LightningModule):
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = lr
             optimizer.step()
-        norms[~live if tier.measures else ...] = NAN  # a rank may have filled up with dead groups
-        weights[~live] = NAN
+        norms[~live if tier.measures else ...] = NAN
+        weights[~live] = ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn from them
         self.learn(step)
         entropy = torch.cat(entropies).mean().item() if entropies else NAN
         return StepReport(batch, rewards, live, norms, weights, advantages, ratios, entropy, gap, moments, lr)
