@@ -141,6 +141,15 @@ class ResponseTokens:
         """``log π(o_i|q) − log μ(o_i|q)``, float64 [S]."""
         return self.sums(self.logs)
 
+    @cached_property
+    def present(self) -> Tensor:
+        """Whether a response has a token at a position, bool [S, T] with the length T of the longest."""
+        return torch.arange(int(self.lengths.max()), device=self.lengths.device) < self.lengths[:, None]
+
+    def by_position(self, values: Tensor) -> Tensor:
+        """``values`` of tokens [n] response by response, 0 beyond its end, [S, T]; ``[present]`` undoes it."""
+        return values.new_zeros(self.present.shape).masked_scatter(self.present, values)
+
     def sums(self, values: Tensor) -> Tensor:
         """Sums of tokens' ``values`` [n] over each response, float64 [S]."""
         return torch.zeros_like(self.behaviour).index_add_(0, self.sequences, values.to(self.behaviour))

@@ -1,27 +1,13 @@
-"""Every baseline against a plain loop over the responses of a step."""
+"""Every baseline against a plain loop over the responses of a step, or over their tokens."""
 
 import statistics
 
 import pytest
 import torch
+from baselines.steps import G, N, as_lists, baseline, draw
 from conftest import ROOT
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from oblr.baselines.base import Groups, live_groups
-
-N, G = 6, 8
-
-
-def draw(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    rewards = torch.rand(N, G, generator=generator).round()
-    weights = torch.rand(N, G, generator=generator, dtype=torch.float64).pow(4) * 1e4
-    return Groups(rewards, weights, torch.randint(1, 60, (N, G), generator=generator), rewards)
-
-
-def baseline(name, **settings):
-    return instantiate(OmegaConf.load(ROOT / "conf" / "baseline" / f"{name}.yaml"), **settings)
 
 
 def weighted(rewards, weights, members):
@@ -32,44 +18,60 @@ def others(i):
     return [j for j in range(G) if j != i]
 
 
-def shrunk(step, q, i):
-    rest = [row for k, row in enumerate(step) if k != q]
+def shrunk(step, q, i, weights):
+    rest = [row for k, row in enumerate(step.rewards) if k != q]
     within = statistics.mean(statistics.variance(row) for row in rest)
     between = statistics.variance(statistics.mean(row) for row in rest)
-    signal, noise = max(between - within / G, 0), within / (G - 1)
+    effective = sum(weights[j] for j in others(i)) ** 2 / sum(weights[j] ** 2 for j in others(i))
+    signal, noise = max(between - within / G, 0), within / effective
     share = noise / (noise + signal)
-    mean = statistics.mean(step[q][j] for j in others(i))
-    return (1 - share) * mean + share * statistics.mean(r for row in rest for r in row)
+    elsewhere = statistics.mean(r for row in rest for r in row)
+    return (1 - share) * weighted(step.rewards[q], weights, others(i)) + share * elsewhere
 
 
-#: name and settings → b_i of response i to prompt q, from rewards, weights and lengths of the step as nested lists
+def token_mean(step, q, t, members):
+    """Rewards weighted by the energy up to token t."""
+    long_enough = [j for j in members if step.lengths[q][j] > t] or members
+    weights = {j: sum(step.energy[q][j][: t + 1]) for j in long_enough}
+    if sum(weights.values()) == 0:
+        return statistics.mean(step.rewards[q][j] for j in long_enough)
+    return weighted(step.rewards[q], weights, long_enough)
+
+
+#: name and settings → b_it of token t of response i to prompt q
 LOOPS = {
-    ("none",): lambda R, w, n, q, i: 0.0,
-    ("rloo",): lambda R, w, n, q, i: statistics.mean(R[q][j] for j in others(i)),
-    ("group_mean",): lambda R, w, n, q, i: statistics.mean(R[q]),
-    ("batch_mean",): lambda R, w, n, q, i: (sum(map(sum, R)) - R[q][i]) / (N * G - 1),
-    ("opo",): lambda R, w, n, q, i: weighted(R[q], n[q], others(i)),
-    ("opo", ("pooled", True)): lambda R, w, n, q, i: weighted(R[q], n[q], range(G)),
-    ("gradient_weighted",): lambda R, w, n, q, i: weighted(R[q], w[q], others(i)),
-    ("gradient_weighted", ("form", "pooled")): lambda R, w, n, q, i: weighted(R[q], w[q], range(G)),
-    ("gradient_weighted", ("form", "cross_fitted")): lambda R, w, n, q, i: weighted(
-        R[q], w[q], [j for j in range(G) if (j - i) % 2]
+    ("none",): lambda s, q, i, t: 0.0,
+    ("rloo",): lambda s, q, i, t: statistics.mean(s.rewards[q][j] for j in others(i)),
+    ("group_mean",): lambda s, q, i, t: statistics.mean(s.rewards[q]),
+    ("batch_mean",): lambda s, q, i, t: (sum(map(sum, s.rewards)) - s.rewards[q][i]) / (N * G - 1),
+    ("opo",): lambda s, q, i, t: weighted(s.rewards[q], s.lengths[q], others(i)),
+    ("opo", ("pooled", True)): lambda s, q, i, t: weighted(s.rewards[q], s.lengths[q], range(G)),
+    ("gradient_weighted",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),
+    ("gradient_weighted", ("form", "pooled")): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], range(G)),
+    ("gradient_weighted", ("form", "cross_fitted")): lambda s, q, i, t: weighted(
+        s.rewards[q], s.weights[q], [j for j in range(G) if (j - i) % 2]
     ),
-    ("shrinkage",): lambda R, w, n, q, i: shrunk(R, q, i),
-    ("adaptive",): lambda R, w, n, q, i: weighted(R[q], w[q], others(i)),  # of the first step
+    ("shrinkage",): lambda s, q, i, t: shrunk(s, q, i, [1.0] * G),
+    ("shrinkage", ("weighted", True)): lambda s, q, i, t: shrunk(s, q, i, s.weights[q]),
+    ("remax",): lambda s, q, i, t: s.greedy[q],
+    ("otb",): lambda s, q, i, t: token_mean(s, q, t, others(i)),
+    ("otb", ("pooled", True)): lambda s, q, i, t: token_mean(s, q, t, list(range(G))),
+    ("adaptive",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),  # of the first step
+    ("value",): lambda s, q, i, t: 0.0,  # of the first step
 }
 
 
 @pytest.mark.parametrize("key", LOOPS, ids=lambda key: "-".join(map(str, key)))
 def test_against_a_plain_loop(key):
     groups = draw()
-    advantages = baseline(key[0], **dict(key[1:]))(groups)
+    chosen, step = baseline(key[0], **dict(key[1:])), as_lists(groups)
+    advantages = chosen(groups)
     assert advantages.dtype == torch.float32
-    lists = (groups.rewards.tolist(), groups.weights.tolist(), groups.lengths.tolist())
-    for q in range(N):
-        for i in range(G):
-            expected = lists[0][q][i] - LOOPS[key](*lists, q, i)
-            assert advantages[q, i].item() == pytest.approx(expected, abs=1e-5)
+    assert advantages.shape == (groups.tokens.logs if chosen.per_token else groups.rewards).shape
+    places = [(q, i, t) for q in range(N) for i in range(G) for t in range(step.lengths[q][i])]
+    expected = [step.rewards[q][i] - LOOPS[key](step, q, i, t) for q, i, t in places]
+    found = advantages.tolist() if chosen.per_token else [advantages[q, i].item() for q, i, _ in places]
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(("name", "settings"), [("group_mean_std", {}), ("batch_mean", {"normalise": True})])
@@ -88,17 +90,44 @@ def test_every_baseline_has_a_test():
     assert names == {key[0] for key in LOOPS} | {"group_mean_std"}
 
 
-@pytest.mark.parametrize("key", [*LOOPS, ("group_mean_std",)], ids=lambda key: "-".join(map(str, key)))
-def test_a_group_that_is_not_live_has_no_advantages(key):
-    groups = draw()
-    groups.rewards[2], groups.rewards[4] = 1.0, 0.0
-    chosen = baseline(key[0], **dict(key[1:]))
-    advantages, live = chosen(groups), chosen.live(groups.rewards)
-    assert (advantages[~live].abs() < 1e-6).all()
-    assert (advantages[live].abs() > 1e-3).any(1).all()
-    groups.rewards[:] = 0.0
-    assert (chosen(groups).abs() < 1e-6).all()
+every_baseline = pytest.mark.parametrize("key", [*LOOPS, ("group_mean_std",)], ids=lambda key: "-".join(map(str, key)))
+
+
+def largest(groups, advantages):
+    """Of each group, in absolute value."""
+    sequences = groups.tokens.sequences if advantages.dim() == 1 else torch.arange(N * G)
+    return torch.zeros(N).scatter_reduce(0, sequences // G, advantages.flatten().abs(), "amax")
+
+
+@every_baseline
+def test_a_group_that_is_not_live_has_no_advantages_and_every_other_one_has(key):
+    groups, chosen = draw(), baseline(key[0], **dict(key[1:]))
+    earlier = draw(seed=1)
+    chosen.study(earlier)
+    chosen.learn(earlier)
+    for q, reward in ((2, 1.0), (4, 0.0)):
+        groups.rewards[q], groups.greedy_rewards[q] = reward, reward
+    advantages, live = largest(groups, chosen(groups)), chosen.live(groups)
+    assert (advantages[~live] < 1e-6).all()
+    assert (advantages[live] > 1e-3).all()
     assert live_groups(draw().rewards).all()
+
+
+@every_baseline
+def test_a_first_step_without_any_reward_has_no_advantages(key):
+    groups, chosen = draw(), baseline(key[0], **dict(key[1:]))
+    groups.rewards[:], groups.greedy_rewards[:] = 0.0, 0.0
+    assert (chosen(groups).abs() < 1e-6).all()
+
+
+@pytest.mark.parametrize("name", ["otb", "rloo", "remax"])
+def test_which_groups_are_live(name):
+    """Baselines of the group need rewards that differ; ReMax, one that is not the greedy one's."""
+    groups = draw()
+    groups.rewards[1], groups.greedy_rewards[1] = 1.0, 1.0
+    groups.rewards[2], groups.greedy_rewards[2] = 1.0, 0.0
+    expected = [True, False, name == "remax", True, True, True]
+    assert baseline(name).live(groups).tolist() == expected
 
 
 def test_adaptive_learns_what_a_reward_says_of_the_norm():

@@ -84,14 +84,13 @@ class Laboratory:
         coefficients = advantages(self.rewards[at], self.square_norms[at], self.lengths[at])
         return (coefficients[..., None] * self.scores[at] - self.penalties[at]).mean(1)
 
+    def prompts_of(self, rewards: Tensor) -> Tensor:
+        """Of groups of those rewards [N, G]: no two prompts share any."""
+        return (rewards[:, :1, None] == self.rewards).any(2).int().argmax(1)
+
     def constant(self, baselines: Tensor) -> Advantages:
-        """``R − b(q)`` with the baseline of each prompt [P], which is told by its rewards: no two prompts share any."""
-
-        def advantages(rewards: Tensor, *_: Tensor) -> Tensor:
-            prompt = (rewards[:, :1, None] == self.rewards).any(2).int().argmax(1)
-            return rewards - baselines[prompt][:, None]
-
-        return advantages
+        """``R − b(q)`` with the baseline of each prompt [P]."""
+        return lambda rewards, *_: rewards - baselines[self.prompts_of(rewards)][:, None]
 
     def moments(self, advantages: Advantages, n_groups: int = 1, group_size: int = 3) -> tuple[Tensor, float]:
         """Exact mean of the step gradient [D] and ``tr H``, the trace of the covariance of its first group's."""
@@ -139,9 +138,37 @@ class Sequences(Laboratory):
         """Next-token log-probabilities after every prefix, [P, V^(t-1), V]."""
         return (features @ theta).view(len(features), -1, self.alphabet).log_softmax(2)
 
+    @property
+    def token_energies(self) -> Tensor:
+        """Squared norm of the gradient of the token's log-probability with respect to the logits, [P, K, T]."""
+        energies = []
+        for features in self.prefixes:
+            chances = self.next_logs(self.theta, features).exp()
+            logit_gradients = torch.eye(self.alphabet, dtype=torch.float64) - chances[..., None, :]
+            energies.append(self.of_responses(logit_gradients.square().sum(3).flatten(1)))
+        return torch.stack(energies, 2)
+
     def of_responses(self, values: Tensor) -> Tensor:
         """Values of prefixes [P, V^t, …] for each response, [P, K, …]."""
         return values.repeat_interleave(self.rewards.shape[1] // values.shape[1], 1)
+
+
+class Endings(Sequences):
+    """Responses end with their first token 0, or after T. What comes after is drawn blindly and changes nothing.
+
+    A response is thus listed once for every continuation that it does not have; ``lengths`` [P, K] are up to the end.
+    """
+
+    def __init__(self, prompts: int = 2, alphabet: int = 2, size: int = 3, seed: int = 0, length: int = 3):
+        super().__init__(prompts, alphabet, size, seed, length)
+        for t in range(1, length):
+            for prefix, tokens in enumerate(itertools.product(range(alphabet), repeat=t + 1)):
+                if 0 in tokens[:t]:
+                    self.prefixes[t][:, prefix] = 0.0
+        for response, tokens in enumerate(itertools.product(range(alphabet), repeat=length)):
+            self.lengths[:, response] = n = tokens.index(0) + 1 if 0 in tokens else length
+            listed_first = response - response % alphabet ** (length - n)
+            self.rewards[:, response] = self.rewards[:, listed_first]
 
 
 def centred(features: Tensor, chances: Tensor) -> Tensor:

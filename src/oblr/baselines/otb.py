@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
-from oblr.types import ResponseTokens
 
 
 class OTBBaseline(Baseline):
     """``A_it = R_i − Σ_{j≠i} W_jt R_j / Σ_{j≠i} W_jt`` with ``W_jt = Σ_{s≤t} (1 − 2π_js + Σ_v π_js(v)²)``.
 
-    The gradient up to a token is what its reward multiplies; its squared norm is stood for by the energy of the logits'
-    gradients so far, which costs no backward pass. Responses that have ended before ``t`` take no part in ``b_it``.
+    The reward multiplies the gradient up to a token; the squared norm of that gradient is stood for by the energy of
+    the logits' gradients so far, which costs no backward pass. Responses that have ended before ``t`` take no part.
 
     Unbiased: ``b_it`` depends on the other responses and on ``t`` alone. The paper includes the own one (``pooled``).
 
@@ -32,26 +31,15 @@ class OTBBaseline(Baseline):
     def __call__(self, groups: Groups) -> Tensor:
         assert groups.tokens is not None
         tokens, size = groups.tokens, groups.rewards.shape[1]
-        energy = cumulative_energy(tokens)  # [S, T]
-        present = torch.arange(energy.shape[1], device=energy.device) < tokens.lengths[:, None]
-        shape = (-1, 1, size, energy.shape[1])  # group, i, j, t
-        used = torch.ones(size, size, dtype=torch.bool, device=energy.device)
-        used = (used if self.pooled else ~used.diag().diag())[None, :, :, None]
-        still = used & present.view(shape)
-        still = torch.where(still.any(2, keepdim=True), still, used)
-        weights = energy.view(shape) * still
-        total = weights.sum(2, keepdim=True)
-        share = torch.where(total > 0, weights / total, still / still.sum(2, keepdim=True))
-        rewards = groups.rewards.to(energy)
-        baselines = (share * rewards[:, None, :, None]).sum(2)  # [n, i, t]
-        advantages = rewards[..., None] - baselines
-        return advantages.flatten(0, 1)[present].float()
+        energy = tokens.by_position(tokens.energy).cumsum(1).unflatten(0, (-1, size))  # W_jt, [n, G, T]
+        present = tokens.present.unflatten(0, (-1, size)).to(energy)
+        rewards = groups.rewards.to(energy)[..., None]
+        used = torch.ones(size, size).to(energy)  # of i and j
+        if not self.pooled:
+            used.fill_diagonal_(0)
 
-
-def cumulative_energy(tokens: ResponseTokens) -> Tensor:
-    """``W_it``, float64 [S, T]; the final one beyond the end of a response."""
-    starts = tokens.lengths.cumsum(0) - tokens.lengths
-    positions = torch.arange(len(tokens.energy), device=tokens.energy.device) - starts[tokens.sequences]
-    energy = tokens.energy.new_zeros(len(tokens.lengths), int(tokens.lengths.max()))
-    energy[tokens.sequences, positions] = tokens.energy
-    return energy.cumsum(1)
+        baselines = torch.full_like(energy, torch.nan)
+        for weights in (energy * present, present, energy, torch.ones_like(energy)):
+            means = (used @ (weights * rewards)) / (used @ weights)  # 0/0 where no weight is left
+            baselines = torch.where(baselines.isnan(), means, baselines)
+        return (rewards - baselines).flatten(0, 1)[tokens.present].to(groups.rewards.dtype)

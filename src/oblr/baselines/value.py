@@ -21,7 +21,8 @@ class ValueBaseline(Baseline):
     ``λ = 1`` gives ``R_i − V_it``. As ``V`` is of earlier steps and of the tokens before ``t``, the gradient is then
     unbiased; less ``λ`` trades bias for variance.
 
-    Degenerate cases: at the first step ``V = 0``. Groups of equal rewards have advantages.
+    Degenerate cases: at the first step ``V = 0``. Groups of equal rewards have advantages. Where a batch is used more
+    than once, ``V`` has seen it from the second time on.
 
     Args:
         trace: ``λ`` in [0, 1].
@@ -49,78 +50,53 @@ class ValueBaseline(Baseline):
 
     def __call__(self, groups: Groups) -> Tensor:
         assert groups.tokens is not None
-        tokens, rewards = groups.tokens, self.token_rewards(groups)
-        values = self.values(tokens)
-        following = torch.where(_last(tokens), rewards, values.roll(-1))
-        return discounted_sums(following - values, tokens, self.trace).float()
+        tokens, values = groups.tokens, self.values(groups.tokens)
+        following = values.roll(-1)
+        following[tokens.lengths.cumsum(0) - 1] = groups.rewards.flatten().to(values)
+        advantages = tokens.by_position(following - values)  # δ_it, and 0 after the end
+        for t in reversed(range(advantages.shape[1] - 1)):
+            advantages[:, t] += self.trace * advantages[:, t + 1]
+        return advantages[tokens.present].to(groups.rewards.dtype)
 
     def values(self, tokens: ResponseTokens) -> Tensor:
         """``V_it``, float64 [n]."""
         if self.solution is None:
             return torch.zeros_like(tokens.logs)
-        weights = self.solution.to(tokens.logs.device)
-        return _features(tokens) @ weights
-
-    def token_rewards(self, groups: Groups) -> Tensor:
-        """``R_i`` of each token's response, float64 [n]."""
-        assert groups.tokens is not None
-        return groups.rewards.flatten().to(groups.tokens.logs)[groups.tokens.sequences]
+        return _features(tokens) @ self.solution.to(tokens.logs)
 
     def live(self, groups: Groups) -> Tensor:
         return torch.ones(len(groups.rewards), dtype=torch.bool)
 
     def study(self, groups: Groups) -> None:
         assert groups.tokens is not None
-        rows = torch.cat([_features(groups.tokens), self.token_rewards(groups)[:, None]], 1)
+        rewards = groups.tokens.spread(groups.rewards.flatten().to(groups.tokens.logs))
+        rows = torch.cat([_features(groups.tokens), rewards[:, None]], 1)
         product = rows.mT @ rows
         self.studied = product if self.studied is None else self.studied + product
 
     def learn(self, groups: Groups, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> None:
         if self.studied is None:
             return
-        step = reduce(self.studied)
-        kept = torch.zeros_like(step) if self.moments is None else self.decay * self.moments.to(step.device)
-        self.moments, self.studied = kept + (1 - self.decay) * step, None
-        self.solve()
+        step = (1 - self.decay) * reduce(self.studied)
+        self.moments = step if self.moments is None else self.decay * self.moments.to(step) + step
+        self.studied, self.solution = None, self.solve(self.moments)
 
-    def solve(self) -> None:
-        assert self.moments is not None
-        gram, targets = self.moments[:-1, :-1], self.moments[:-1, -1]
-        size = len(gram) - 1
-        penalty = torch.ones_like(targets)
-        penalty[-1] = 0  # none on the constant
-        scale = gram.diag()[:size].mean()
-        self.solution = torch.linalg.solve(gram + (self.ridge * scale * penalty).diag(), targets)
+    def solve(self, moments: Tensor) -> Tensor:
+        """``(w, c)`` of least squared error, ``c`` being free of the penalty, float64 [D + 1]."""
+        gram, targets = moments[:-1, :-1], moments[:-1, -1]
+        penalty = (self.ridge * gram.diag()[:-1].mean()).repeat(len(targets))
+        penalty[-1] = 0
+        return torch.linalg.solve(gram + penalty.diag(), targets)
 
     def state_dict(self) -> dict[str, Any]:
         return {"moments": self.moments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.moments = state["moments"]
-        if self.moments is not None:
-            self.solve()
+        self.solution = None if self.moments is None else self.solve(self.moments)
 
 
 def _features(tokens: ResponseTokens) -> Tensor:
     """``(h, 1)``, float64 [n, D + 1]."""
     assert tokens.hidden is not None
     return torch.nn.functional.pad(tokens.hidden.double(), (0, 1), value=1.0)
-
-
-def _last(tokens: ResponseTokens) -> Tensor:
-    """bool [n]: the tokens that end a response."""
-    return tokens.sequences != torch.nn.functional.pad(tokens.sequences[1:], (0, 1), value=-1)
-
-
-def discounted_sums(values: Tensor, tokens: ResponseTokens, discount: float) -> Tensor:
-    """``Σ_{s≥t} discount^(s−t) x_s`` over the rest of each response, float64 [n]."""
-    sums = torch.zeros_like(values)
-    longest = int(tokens.lengths.max())
-    starts = tokens.lengths.cumsum(0) - tokens.lengths
-    running = values.new_zeros(len(tokens.lengths))
-    for position in reversed(range(longest)):
-        inside = position < tokens.lengths
-        at = (starts + position)[inside]
-        running[inside] = values[at] + discount * running[inside]
-        sums[at] = running[inside]
-    return sums
