@@ -399,7 +399,7 @@ def test_budgets_cut_groups_and_hold_several(stale):
     [
         ("k1", "sequence", True, "cut", 1e-3),
         ("k2", "ppo", True, "cut", 2e-2),
-        ("k3", "sequence", False, "whole", 2e-3),
+        ("k3", "cispo", False, "whole", 2e-2),
     ],
 )
 def test_penalties(tmp_path, kl, name, weighted, budget, lr):
@@ -509,8 +509,8 @@ def test_every_update_of_a_batch_is_a_step_of_its_own(tmp_path, monkeypatch):
     """On-policy at first; later updates see ratios, and clip them."""
     batch, reports, update = make_batch(tmp_path, tied=False, drift=0.0), [], PolicyModule.update
 
-    def spy(self, *arguments):
-        reports.append(update(self, *arguments))
+    def spy(self, *arguments, **settings):
+        reports.append(update(self, *arguments, **settings))
         return reports[-1]
 
     monkeypatch.setattr(PolicyModule, "update", spy)
@@ -532,6 +532,21 @@ def test_every_update_of_a_batch_is_a_step_of_its_own(tmp_path, monkeypatch):
     assert distance(expect(Case(PPO.loss, unclipped_tokens), groups).gradient, expected.gradient) > 0.02
     found = flat(policy.scorer.lm.parameters()).detach().double() - start
     assert distance(found, flat(oracle.lm.parameters()).detach() - start) < 1e-5
+
+
+def test_no_update_uses_a_baseline_that_has_seen_its_own_batch(tmp_path, monkeypatch):
+    batch, reports, update = make_batch(tmp_path, tied=True, drift=0.0), [], PolicyModule.update
+
+    def spy(self, *arguments, **settings):
+        reports.append(update(self, *arguments, **settings))
+        return reports[-1]
+
+    monkeypatch.setattr(PolicyModule, "update", spy)
+    baseline = ValueBaseline()
+    take_steps(tmp_path, batch, baseline=baseline, schedule=ConstantSchedule(0.02), updates_per_batch=2)
+    assert len(reports) == 2
+    assert all(torch.equal(report.advantages, batch.rewards) for report in reports)  # V = 0 in both
+    assert baseline.solution is not None  # and no longer
 
 
 def test_a_batch_must_be_used(tmp_path):

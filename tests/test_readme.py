@@ -64,6 +64,21 @@ def test_tier_figures_are_the_measured_ones(tier):
         assert f"{moment['value']:.2f} [{moment['low']:.2f}, {moment['high']:.2f}]" in README
 
 
+def test_the_table_of_what_helps_is_the_measured_one():
+    """Every row's area under the curve, with its interval, and what the text says of it."""
+    figures = results("results")
+    rows = {name.removesuffix(": area under the curve") for name in figures if name.endswith(": area under the curve")}
+    assert len(rows) == 14
+    for row in rows:
+        (line,) = (line for line in README.splitlines() if line.startswith(f"| {row} |"))
+        for name, form in (("area under the curve", ".1f"), ("area under the curve, over RLOO's", "+.1f")):
+            area = figures[f"{row}: {name}"]
+            assert f"| {area['value']:{form}} [{area['low']:{form}}, {area['high']:{form}}] |" in line
+    for n in (16, 64, 128):
+        factors = [figures[f"N = {n}: factor, {estimator}"] for estimator in ("plug_in", "debiased", "ema")]
+        assert f"| N = {n} | " + " | ".join(f"{f['value']:.2f} {f['unit']}" for f in factors) + " |" in README
+
+
 def test_the_step_beside_trl_is_the_measured_one():
     ratio = results("step")["TRL's step over ours with vLLM"]["value"]
     assert f"TRL's takes {ratio:.2f} times as long as ours with vLLM" in README

@@ -105,12 +105,12 @@ class PolicyModule(L.LightningModule):
         with self.clock.phase("check"):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
-            for _ in range(self.updates_per_batch):
-                report = self.update(batch, gap)
-        self.log_step(report)
-        return {"report": report}
+            reports = [self.update(batch, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
+            self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
+        self.log_step(reports[-1])
+        return {"report": reports[-1]}
 
-    def update(self, batch: RolloutBatch, gap: float) -> StepReport:
+    def update(self, batch: RolloutBatch, gap: float, fresh: bool) -> StepReport:
         group_size = batch.group_size
         norms, weights, ratios = (torch.full(batch.rewards.shape, NAN, dtype=torch.float64) for _ in range(3))
         advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
@@ -136,7 +136,8 @@ class PolicyModule(L.LightningModule):
                     coefficients -= self.reference.token_coefficients(parts, tokens) / group_size
                 # .grad −= Σ_q g_q, and ‖g_q‖²
                 group_squares[groups] = scores.backward(-coefficients).cpu()
-                self.baseline.study(own)
+                if fresh:
+                    self.baseline.study(own)
             advantages[groups] = tokens.means(advantage).view(-1, group_size).to(advantages)
             entropies.append(scores.entropy)
 
@@ -148,7 +149,6 @@ class PolicyModule(L.LightningModule):
             optimizer.step()
         norms[~live if tier.measures else ...] = NAN
         weights[~live] = ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn from them
-        self.learn(step)
         entropy = torch.cat(entropies).mean().item() if entropies else NAN
         return StepReport(batch, rewards, live, norms, weights, advantages, ratios, entropy, gap, moments, lr)
 
@@ -182,10 +182,10 @@ class PolicyModule(L.LightningModule):
             rewards[groups] = batch.rewards[groups] - penalties.to(rewards)
         return rewards
 
-    def learn(self, step: Groups) -> None:
-        """Let the baseline see the step of all ranks, as far as weights are known."""
-        weights, lengths = self.gather(step.weights), self.gather(step.lengths)
-        everything = Groups(step.step_rewards, weights, lengths, step.step_rewards)
+    def learn(self, report: StepReport) -> None:
+        """Let the baseline see a step of all ranks, as far as weights are known."""
+        rewards, weights, lengths = map(self.gather, (report.rewards, report.weights, report.batch.lengths))
+        everything = Groups(rewards, weights, lengths, rewards)
         known = everything.weights.isfinite().all(1)
         if known.any():
             self.baseline.learn(everything.of(known), self.reduce)
