@@ -11,12 +11,16 @@ PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "torchmetrics", 
 
 
 def revision(root: Path) -> str:
-    """Git commit of the code, with ``+changes`` where files differ from it; "unknown" outside a checkout."""
+    """Git commit of the code, with ``+changes`` where files differ from it; "unknown" outside a checkout.
+
+    What benchmarks have measured is no code: a new result does not make the next one look changed.
+    """
     git = ["git", "-C", str(root)]
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode:
         return "unknown"
-    changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout
+    status = [*git, "status", "--porcelain", "--", ".", ":!benchmarks/results"]
+    changes = subprocess.run(status, capture_output=True, text=True).stdout
     return head.stdout.strip() + ("+changes" if changes else "")
 
 
