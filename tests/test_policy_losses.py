@@ -505,15 +505,21 @@ def test_advantages_of_tokens(stale, baseline, name, budget):
 # --- several updates, and the shortest responses --------------------------------------------------------------------
 
 
-def test_every_update_of_a_batch_is_a_step_of_its_own(tmp_path, monkeypatch):
-    """On-policy at first; later updates see ratios, and clip them."""
-    batch, reports, update = make_batch(tmp_path, tied=False, drift=0.0), [], PolicyModule.update
+def every_update(monkeypatch):
+    """A list that fills with the report of every update: callbacks see a batch's last."""
+    reports, update = [], PolicyModule.update
 
     def spy(self, *arguments, **settings):
         reports.append(update(self, *arguments, **settings))
         return reports[-1]
 
     monkeypatch.setattr(PolicyModule, "update", spy)
+    return reports
+
+
+def test_every_update_of_a_batch_is_a_step_of_its_own(tmp_path, monkeypatch):
+    """On-policy at first; later updates see ratios, and clip them."""
+    batch, reports = make_batch(tmp_path, tied=False, drift=0.0), every_update(monkeypatch)
     policy, _ = take_steps(
         tmp_path, batch, loss=PPO.loss(), schedule=ConstantSchedule(0.02), token_budget=30, updates_per_batch=3
     )
@@ -535,13 +541,7 @@ def test_every_update_of_a_batch_is_a_step_of_its_own(tmp_path, monkeypatch):
 
 
 def test_no_update_uses_a_baseline_that_has_seen_its_own_batch(tmp_path, monkeypatch):
-    batch, reports, update = make_batch(tmp_path, tied=True, drift=0.0), [], PolicyModule.update
-
-    def spy(self, *arguments, **settings):
-        reports.append(update(self, *arguments, **settings))
-        return reports[-1]
-
-    monkeypatch.setattr(PolicyModule, "update", spy)
+    batch, reports = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch)
     baseline = ValueBaseline()
     take_steps(tmp_path, batch, baseline=baseline, schedule=ConstantSchedule(0.02), updates_per_batch=2)
     assert len(reports) == 2

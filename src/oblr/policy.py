@@ -105,17 +105,17 @@ class PolicyModule(L.LightningModule):
         with self.clock.phase("check"):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
-            reports = [self.update(batch, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
+            rewards = self.shaped_rewards(batch)
+            reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
         self.log_step(reports[-1])
         return {"report": reports[-1]}
 
-    def update(self, batch: RolloutBatch, gap: float, fresh: bool) -> StepReport:
+    def update(self, batch: RolloutBatch, rewards: Tensor, gap: float, fresh: bool) -> StepReport:
         group_size = batch.group_size
         norms, weights, ratios = (torch.full(batch.rewards.shape, NAN, dtype=torch.float64) for _ in range(3))
         advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
         entropies: list[Tensor] = []
-        rewards = self.shaped_rewards(batch)
         step = Groups(rewards, weights, batch.lengths, self.gather(rewards), batch.greedy_rewards)
         live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())

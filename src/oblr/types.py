@@ -219,7 +219,8 @@ class StepReport:
         batch: the rollouts.
         rewards: what the baseline was given, a penalty that shapes them included, float32 [N, G].
         live: bool [N]; groups that took part in the update.
-        square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, float64 [N, G], NaN where it was not computed.
+        square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, or ``‖Σ_t f_it ∇θ log π_it‖²`` where the loss has factors ``f`` of
+            tokens, float64 [N, G], NaN where it was not computed.
         weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
         advantages: float32 [N, G]; means over the tokens where they differ from token to token.
         entropy: mean entropy in nats of the next-token distribution over the scored tokens.
