@@ -33,13 +33,13 @@ from hydra.utils import instantiate
 from report import ROOT, Estimate, Figure, write
 from scipy.stats import bootstrap, trim_mean
 from tiers import measure, pocket, sample
+from training import Record, composed, train
 
 from oblr.baselines.base import Groups
 from oblr.model import TokenScorer, load_model
 from oblr.provenance import revision
 from oblr.schedules.snr import SNREstimates, shrinkage
 from oblr.types import Moments
-from runs import Record, composed, train
 
 BASELINES = ("rloo", "none", "group_mean_std", "opo", "gradient_weighted", "adaptive")
 BIASED = ("group_mean_std",)

@@ -76,7 +76,12 @@ def test_the_table_of_what_helps_is_the_measured_one():
             assert f"| {area['value']:{form}} [{area['low']:{form}}, {area['high']:{form}}] |" in line
     for n in (16, 64, 128):
         factors = [figures[f"N = {n}: factor, {estimator}"] for estimator in ("plug_in", "debiased", "ema")]
-        assert f"| N = {n} | " + " | ".join(f"{f['value']:.2f} {f['unit']}" for f in factors) + " |" in README
+        assert (
+            f"| N = {n} | "
+            + " | ".join(f"{f['value']:.2f} {f['unit'].removesuffix(' over steps')}" for f in factors)
+            + " |"
+            in README
+        )
 
 
 def test_the_step_beside_trl_is_the_measured_one():
