@@ -5,9 +5,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -167,7 +167,7 @@ class GradNorms:
 
     def proxy(self, found: "_Found") -> Tensor:
         """The weights of the tiers that need no norms, float64 [S]."""
-        tokens = found.tokens(1)
+        tokens = found.tokens
         if self.tier == "uniform":
             return torch.ones_like(tokens.behaviour)
         return tokens.sums(tokens.energy) if self.tier == "logit" else tokens.lengths.double()
@@ -218,7 +218,9 @@ class _Found:
     packed: PackedBatch
     scores: TokenScores
 
-    def tokens(self, group_size: int) -> ResponseTokens:
+    @cached_property
+    def tokens(self) -> ResponseTokens:
+        """Each response a group of its own, and nothing of what the head sees: that is large, and wanted once."""
         segments, order = self.packed.target_segments, self.packed.order
         behaviour = self.packed.behaviour_logprobs.double()
         return ResponseTokens(
@@ -227,13 +229,12 @@ class _Found:
             sequences=segments.ids[order],
             behaviour=segments.sum(behaviour),
             lengths=segments.ids.bincount(minlength=segments.count),
-            group_size=group_size,
-            hidden=self.scores.hidden[order],
+            group_size=1,
         )
 
     def weighted_sum(self, coefficients: Tensor | None, factors: Factors | None) -> Tensor:
         """``Σ_t c_t f_t log π_t``; ``coefficients`` are those of tokens [n] or of sequences [S], 1 if None."""
-        logprobs, tokens = self.scores.logprobs[self.packed.order], self.tokens(1)
+        logprobs, tokens = self.scores.logprobs[self.packed.order], self.tokens
         weights = torch.ones_like(tokens.logs) if coefficients is None else tokens.spread(coefficients)
         if factors is not None:
             weights = weights * factors(tokens)
@@ -243,7 +244,7 @@ class _Found:
 def _joined(
     passes: "Sequence[tuple[_Found, Tensor]]", group_size: int, backward: Callable[[Tensor], Tensor]
 ) -> SequenceScores:
-    parts, weights = [found.tokens(group_size) for found, _ in passes], [weights for _, weights in passes]
+    parts, weights = [found.tokens for found, _ in passes], [weights for _, weights in passes]
     first = [0, *accumulate(len(part.behaviour) for part in parts)]
     tokens = ResponseTokens(
         logs=torch.cat([part.logs for part in parts]),
@@ -252,7 +253,7 @@ def _joined(
         behaviour=torch.cat([part.behaviour for part in parts]),
         lengths=torch.cat([part.lengths for part in parts]),
         group_size=group_size,
-        hidden=torch.cat([cast(Tensor, part.hidden) for part in parts]),
+        hidden=torch.cat([found.scores.hidden[found.packed.order] for found, _ in passes]),
     )
     entropy = torch.cat([found.scores.entropy for found, _ in passes])
     return SequenceScores(tokens, torch.cat(weights), entropy, backward)
