@@ -1,6 +1,7 @@
 """Start a script: compose its configuration and turn every error that the user can fix into one line."""
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ def launch(config_name: str, task: Callable[[DictConfig], None]) -> None:
     """
     register_resolvers()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing a page
+    logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
 
     @functools.wraps(task)
     def guarded(cfg: DictConfig) -> None:
