@@ -1,6 +1,7 @@
 """Accuracy on problems that are never trained on."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
@@ -24,6 +25,7 @@ class HeldOutEvaluation(Observer):
 
     def __init__(self, every: int, samples: int = 4, seed: int = 0):
         self.every, self.samples, self.seed = every, samples, seed
+        self.best = 0.0
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
         if trainer.current_epoch % self.every == 0:
@@ -31,8 +33,9 @@ class HeldOutEvaluation(Observer):
                 self.evaluate(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        rollout_data(trainer).sync()
-        self.evaluate(trainer)
+        if not trainer.should_stop:  # who stops a run before its end waits for it
+            rollout_data(trainer).sync()
+            self.evaluate(trainer)
 
     def evaluate(self, trainer: Trainer) -> None:
         sampled = replace(rollout_data(trainer).sampling, n=self.samples)
@@ -40,13 +43,20 @@ class HeldOutEvaluation(Observer):
             "greedy": self.accuracy(trainer, replace(sampled, n=1, temperature=0.0)),
             "sampled": self.accuracy(trainer, sampled),
         }
+        self.best = max(self.best, results["sampled"].mean)
         if trainer.logger is not None:
             metrics = {
                 f"eval/{kind}_{end}": value
                 for kind, interval in results.items()
                 for end, value in zip(("accuracy", "low", "high"), interval, strict=True)
             }
-            trainer.logger.log_metrics(metrics, step=trainer.current_epoch)
+            trainer.logger.log_metrics(metrics | {"eval/best": self.best}, step=trainer.current_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
 
     def accuracy(self, trainer: Trainer, sampling: Sampling) -> Interval:
         data = rollout_data(trainer)

@@ -1,15 +1,23 @@
-"""Ctrl-C ends a run after the step under way, with a checkpoint."""
+"""A signal ends a run after the step under way, with a checkpoint; under SLURM the job goes back into the queue."""
 
+import logging
+import os
 import signal
+import subprocess
 from types import FrameType
-from typing import Any
+from typing import cast
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+
+from oblr.policy import PolicyModule
+
+log = logging.getLogger(__name__)
+#: What asks a run to end. SLURM sends the last two before it takes the machine away.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class GracefulStop(Callback):
-    """On SIGINT or SIGTERM: finish the step, save ``last.ckpt``, stop. A second one stops at once.
+    """On SIGINT, SIGTERM or SIGUSR1 to any rank: finish the step, save, stop all ranks. A second SIGINT stops at once.
 
     Attributes:
         received: the signal that ended the run, if one did.
@@ -17,22 +25,38 @@ class GracefulStop(Callback):
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.training = False
+
+    def listen(self) -> None:
+        """Take the signals; one that comes before the first step ends the process, as nothing is lost."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            again = number == signal.SIGINT and self.received is not None
+            self.received = signal.Signals(number)
+            if again or not self.training:
+                self.requeue()
+                raise SystemExit(128 + number)
+
+        for number in SIGNALS:
+            signal.signal(number, handle)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self.received is not None:
-                raise KeyboardInterrupt
-            self.received = signal.Signals(number)
-            trainer.should_stop = True
-
-        self.previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.listen()  # again: Lightning has put handlers of its own in between
+        self.training = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.received is not None:
-            checkpoint: Any = trainer.checkpoint_callback
-            assert isinstance(checkpoint, ModelCheckpoint)
-            trainer.save_checkpoint(f"{checkpoint.dirpath}/last.ckpt")
+        number = cast(PolicyModule, pl_module).greatest(self.received or 0)
+        if number:
+            self.received, trainer.should_stop = signal.Signals(int(number)), True
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for number, handler in getattr(self, "previous", {}).items():
-            signal.signal(number, handler)
+    def requeue(self) -> None:
+        """Under SLURM, rank 0 puts a job that SLURM has asked to end back into its queue; it will be killed."""
+        job = os.environ.get("SLURM_JOB_ID")
+        asked = self.received in (signal.SIGTERM, signal.SIGUSR1)
+        if job is None or not asked or os.environ.get("SLURM_PROCID", "0") != "0":
+            return
+        if "SLURM_ARRAY_JOB_ID" in os.environ:
+            job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+        result = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True)
+        if result.returncode:
+            log.warning("job %s could not be requeued: %s", job, result.stderr.strip())

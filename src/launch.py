@@ -1,5 +1,6 @@
 """Start a script: compose its configuration and turn every error that the user can fix into one line."""
 
+import errno
 import functools
 import logging
 import os
@@ -14,17 +15,19 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.errors import SettingError, StaleEngineError
+from oblr.checkpoint import by_age
+from oblr.errors import RunError, SettingError
+from oblr.terminal import print_error
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def newest_run(runs: str) -> str:
-    """The run folder below ``runs`` whose checkpoint was written last."""
-    checkpoints = sorted(Path(runs).glob("*/checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime)
+    """The run folder below ``runs`` that has the newest complete checkpoint."""
+    checkpoints = [path for folder in Path(runs).glob("*/checkpoints") for path in by_age(folder)]
     if not checkpoints:
         raise SettingError("ckpt_path", f"no run below {runs} has a checkpoint to resume", "start without ckpt_path")
-    return str(checkpoints[-1].parent.parent)
+    return str(max(checkpoints, key=lambda path: path.stat().st_mtime_ns).parent.parent)
 
 
 #: Tells the processes that a run starts on the other devices of its node where its folder is.
@@ -68,11 +71,11 @@ def one_line_errors() -> Iterator[None]:
     """Print what the user can fix in one line and exit with status 2."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, SettingError, StaleEngineError) as error:
+    except (HydraException, OmegaConfBaseException, SettingError, RunError, OSError) as error:
         line = _one_line(error)
         if line is None:
             raise
-        print(f"error: {line}", file=sys.stderr)
+        print_error(line)
         sys.exit(2)
 
 
@@ -82,8 +85,12 @@ def _one_line(error: BaseException) -> str | None:
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
     for cause in causes:
-        if isinstance(cause, SettingError | StaleEngineError):
+        if isinstance(cause, SettingError | RunError):
             return str(cause)
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"{cause.filename or 'a file'} could not be written: {cause.strerror} (make room)"
+    if isinstance(error, OSError):
+        return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

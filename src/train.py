@@ -7,6 +7,7 @@ from pathlib import Path
 import hydra
 import lightning as L
 import rich
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,11 +15,14 @@ from callbacks.graceful_stop import GracefulStop
 from launch import ROOT, RUN_FOLDER, launch
 from oblr.checks import check_batch, check_folder, check_machine, check_policy, find_checkpoint
 from oblr.model import load_tokenizer
+from oblr.processes import die_with_parent, watched
 from oblr.provenance import write_record
 from oblr.terminal import quiet_terminal
 
 
 def main(cfg: DictConfig) -> None:
+    if RUN_FOLDER in os.environ:
+        die_with_parent()
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
     check_machine(**cfg.requires)
@@ -45,21 +49,30 @@ def main(cfg: DictConfig) -> None:
         trainer = build_trainer(cfg)
         datamodule.weights, datamodule.clock = policy.weights, policy.clock
         datamodule.greedy = policy.baseline.needs_greedy
+        stop = next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), GracefulStop())
+        stop.listen()
         os.environ[RUN_FOLDER] = str(folder)
-        trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+        if checkpoint is not None:
+            rich.print(f"resuming    {checkpoint}")
+        with watched(lambda: getattr(trainer.strategy.launcher, "procs", [])):
+            trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         del os.environ[RUN_FOLDER]
-        policy.scorer.export(tokenizer, folder / "policy")
-        rich.print(f"policy      {folder / 'policy'}")
-        stop = next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), None)
-        if stop is not None and stop.received is not None:
+        if stop.received is not None:
             rich.print(f"stopped after step {trainer.current_epoch}; go on with ckpt_path=last")
-            sys.exit(128 + stop.received)
+            stop.requeue()
+            sys.exit(128 + stop.received if first else 0)  # one rank speaks for all
+        policy.scorer.export(tokenizer, folder / "policy", policy.compute_dtype)
+        rich.print(f"policy      {folder / 'policy'}")
 
 
 def build_trainer(cfg: DictConfig) -> L.Trainer:
     callbacks = hydra.utils.instantiate(cfg.callbacks, _convert_="all")
     logger = hydra.utils.instantiate(cfg.logger, _convert_="all")
-    return hydra.utils.instantiate(cfg.trainer, callbacks=list(callbacks.values()), logger=logger, _convert_="all")
+    # GracefulStop requeues, after the step; Lightning would do it in the middle of one.
+    plugins = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None
+    return hydra.utils.instantiate(
+        cfg.trainer, callbacks=list(callbacks.values()), logger=logger, plugins=plugins, _convert_="all"
+    )
 
 
 if __name__ == "__main__":

@@ -16,21 +16,28 @@ ALLOWED = {
     "timing": set(),
     "terminal": set(),
     "provenance": set(),
+    "randomness": set(),
+    "processes": {"errors", "terminal"},
+    "checkpoint": {"errors"},
+    "strategies": {"checkpoint"},
     **dict.fromkeys(LEAVES, BASE),
     "model": BASE | {"gradnorm"},
     "pretraining": BASE,
     "reference": BASE | {"model", "losses"},
-    "policy": BASE | {"model", "reference", "gradnorm", "baselines", "losses", "schedules"},
+    "policy": BASE | {"checkpoint", "randomness", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"model", "rewards"},
-    "checks": BASE | {"model", "baselines", "schedules"},
-    "callbacks": BASE | LEAVES | {"policy", "rollout"},
+    "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
+    "callbacks": BASE | LEAVES | {"checkpoint", "policy", "rollout"},
 }
 #: package → the only places that may import it
 ONLY_IN = {
     "vllm": {"rollout/vllm.py"},
     "hydra": {"train.py", "pretrain.py", "launch.py"},
     "omegaconf": {"train.py", "pretrain.py", "launch.py"},
-    "lightning": {"policy.py", "pretraining.py", "rollout/datamodule.py", "train.py", "pretrain.py", "callbacks"},
+    "lightning": {
+        *("policy.py", "pretraining.py", "rollout/datamodule.py", "strategies.py"),
+        *("train.py", "pretrain.py", "callbacks"),
+    },
 }
 
 

@@ -1,19 +1,20 @@
-import os
 import sys
 
 import pytest
+import torch
 from conftest import ROOT
+from torch import nn
 
 sys.path.insert(0, str(ROOT / "src"))
 import launch
+from oblr.checkpoint import save
 from oblr.errors import SettingError
 
 
-def checkpoint(folder, seconds):
+def checkpoint(folder):
     (folder / "checkpoints").mkdir(parents=True)
-    path = folder / "checkpoints" / "last.ckpt"
-    path.touch()
-    os.utime(path, (seconds, seconds))
+    layer = nn.Linear(2, 2)
+    save(folder / "checkpoints" / "step-00001.ckpt", layer, torch.optim.SGD(layer.parameters()), {})
 
 
 def test_a_run_gets_a_folder_of_its_own():
@@ -21,8 +22,8 @@ def test_a_run_gets_a_folder_of_its_own():
 
 
 def test_last_is_the_run_whose_checkpoint_was_written_last(tmp_path):
-    checkpoint(tmp_path / "b", 100)
-    checkpoint(tmp_path / "a", 200)
+    checkpoint(tmp_path / "b")
+    checkpoint(tmp_path / "a")
     (tmp_path / "c").mkdir()  # started, and never saved
     assert launch.run_folder(str(tmp_path), "last") == str(tmp_path / "a")
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from callbacks.summary import read_curves
+from oblr.checkpoint import by_age
 
 DEMO_STEPS = 12
 
@@ -80,7 +81,7 @@ def test_the_run_folder_says_what_the_run_was(demo):
     assert {"torch", "transformers", "lightning"} < record["versions"].keys()
     assert any(name.startswith("vllm") for name in record["versions"])
     assert f"output_dir: {folder}" in (folder / "config.yaml").read_text()
-    assert (folder / "checkpoints" / "last.ckpt").exists()
+    assert [path.name for path in by_age(folder / "checkpoints")] == [f"step-{DEMO_STEPS:05d}.ckpt"]
     assert "vllm" in (folder / "train.log").read_text()
 
 
@@ -104,7 +105,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer):
-    overrides = (f"optimizer={optimizer}", "schedule.eta0=1e-3", "callbacks.checkpoint.every_n_epochs=1")
+    overrides = (f"optimizer={optimizer}", "schedule.eta0=1e-3", "callbacks.checkpoints.every=1")
     assert train("steps=5", *overrides, folder="whole").returncode == 0
     assert train("steps=3", *overrides, folder="parts").returncode == 0
     third = weights(tmp_path / "parts")
@@ -164,7 +165,9 @@ def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path, engine):
     assert process.returncode == 128 + signal.SIGINT
     assert err == ""
     assert "go on with ckpt_path=last" in out
-    done = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] + 1
+    (saved,) = by_age(folder / "checkpoints")
+    done = torch.load(saved / "meta.pt", weights_only=True)["epoch"] + 1
+    assert saved.name == f"step-{done:05d}.ckpt"
     assert 2 <= done < 500
     deadline = time.time() + 10
     while time.time() < deadline and subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True).stdout:
@@ -175,19 +178,15 @@ def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path, engine):
     assert f"step {done + 1}/{done + 1}" in resumed.stdout
 
 
-@pytest.mark.parametrize("trainer", ["fsdp", "ddp"])
-def test_two_ranks(train, tmp_path, trainer):
-    overrides = [
-        f"trainer={trainer}",
-        "optimizer=adamw",
-        "schedule.eta0=1e-3",
-        "trainer.accelerator=cpu",
-        "trainer.devices=2",
-    ]
-    result = train("steps=3", *overrides)
-    assert result.returncode == 0, result.stderr
+def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
+    two = ["trainer.accelerator=cpu", "trainer.devices=2"]
+    parts = [["trainer=fsdp", *two], ["trainer=single"], ["trainer=ddp", *two], ["trainer=fsdp", *two]]
+    for done, trainer in enumerate(parts, 1):
+        resume = ["ckpt_path=last"] if done > 1 else []
+        result = train(
+            f"steps={done}", *trainer, *resume, "optimizer=adamw", "schedule.eta0=1e-3", "~callbacks.summary"
+        )
+        assert result.returncode == 0, result.stderr
     curves = read_curves(tmp_path / "run" / "tensorboard")
+    assert curves["train/lr"][0] == [0, 1, 2, 3]
     assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3
-    resumed = train("steps=4", "ckpt_path=last", *overrides)
-    assert resumed.returncode == 0, resumed.stderr
-    assert len(read_curves(tmp_path / "run" / "tensorboard")["train/lr"][0]) == 4

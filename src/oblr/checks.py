@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from oblr.baselines.base import Baseline
+from oblr.checkpoint import by_age, is_complete, shapes
 from oblr.errors import SettingError
 from oblr.model import load_config
 from oblr.schedules.base import Schedule
@@ -63,32 +64,28 @@ def check_folder(folder: Path, joining: bool) -> None:
 
 
 def find_checkpoint(ckpt_path: str | None, folder: Path, config: PretrainedConfig) -> Path | None:
-    """The checkpoint to resume from; ``last`` is the newest in the run folder.
+    """The checkpoint to resume from; ``last`` is the newest complete one in the run folder.
 
     Raises:
-        SettingError: it is missing, unreadable, not one of ours, or of another architecture.
+        SettingError: it is missing, incomplete, not one of ours, or of another architecture.
     """
     if ckpt_path is None:
         return None
     if ckpt_path == "last":
-        written = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
-        if not written:
+        whole = by_age(folder / "checkpoints")
+        if not whole:
             raise SettingError("ckpt_path", f"{folder} has no checkpoint", "name another run with paths.output_dir")
-        path = written[-1]
+        path = whole[-1]
     else:
         path = Path(ckpt_path)
-    if not path.is_file():
-        raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint file, or last")
-    try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:  # torch raises a different one for every way a file can be broken
-        raise SettingError("ckpt_path", f"{path} is not a readable checkpoint", "give another") from error
-    if "oblr" not in checkpoint:
-        raise SettingError("ckpt_path", f"{path} was not written by this program", "give one of its checkpoints")
+    if not path.exists():
+        raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint, or last")
+    if not is_complete(path):
+        raise SettingError("ckpt_path", f"{path} is not a complete checkpoint", "give another, or last")
     with torch.device("meta"):
-        expected = AutoModelForCausalLM.from_config(config).state_dict()
-    found = {name.removeprefix("scorer.lm."): weight.shape for name, weight in checkpoint["state_dict"].items()}
-    if found != {name: weight.shape for name, weight in expected.items()}:
+        model = AutoModelForCausalLM.from_config(config)
+    expected = {f"scorer.lm.{name}": p.shape for name, p in model.named_parameters()}
+    if shapes(path) != expected:
         raise SettingError(
             "ckpt_path", f"{path} belongs to a policy of another architecture", "resume it with its own policy.path"
         )

@@ -1,4 +1,4 @@
-"""The one exception that means "the user can fix this": scripts print it as a single line and exit with status 2."""
+"""Exceptions that scripts print as a single line: what the user can fix, and what ends a run from outside."""
 
 
 class SettingError(ValueError):
@@ -14,5 +14,17 @@ class SettingError(ValueError):
         super().__init__(f"{setting}: {problem} ({fix})".replace("\n", " "))
 
 
-class StaleEngineError(RuntimeError):
+class RunError(RuntimeError):
+    """Ends a run; one line says why."""
+
+
+class StaleEngineError(RunError):
     """The rollout engine does not sample from the policy that is being trained."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint could not be written."""
+
+
+class RankError(RunError):
+    """Another process of the run has failed."""

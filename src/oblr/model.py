@@ -1,13 +1,17 @@
 """Load, score with, shard and export a Hugging Face causal LM."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import torch
+import torch.distributed.checkpoint as dcp
+from huggingface_hub import snapshot_download
 from torch import Tensor, nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
@@ -58,12 +62,13 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+#: Kernels, and no dropout: a policy's probabilities are those that the engine samples from.
+_LAYERS = {"attn_implementation": "sdpa", "attention_dropout": 0.0}
+
+
 def load_model(path: str, dtype: str) -> PreTrainedModel:
-    """The causal LM at ``path`` in ``dtype`` ("float32" or "bfloat16"), in training mode, without dropout."""
-    model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), attn_implementation="sdpa", attention_dropout=0.0
-    )
-    return model.train()
+    """The causal LM at ``path`` in ``dtype`` ("float32" or "bfloat16"), in training mode."""
+    return AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), **_LAYERS).train()
 
 
 class TokenScorer(nn.Module):
@@ -93,20 +98,75 @@ class TokenScorer(nn.Module):
         logprobs = logprobs.gather(-1, packed.targets[:, None]).squeeze(-1)
         return TokenScores(logprobs, entropy, collision, hidden.detach())
 
-    def shard(self, mesh: DeviceMesh) -> None:
-        """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's."""
-        for block in cast(nn.ModuleList, self.lm.base_model.layers):
-            fully_shard(block, mesh=mesh)
-        fully_shard(self, mesh=mesh)
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters by their checkpoint names; a tied head is not repeated. Collective where sharded."""
+        One at a time: of a sharded policy no process ever holds more than the largest. Collective where sharded.
+        """
         for name, p in self.lm.named_parameters():
-            yield name, p.full_tensor().detach() if isinstance(p, DTensor) else p.detach()
+            weight = p.detach().to(dtype or p.dtype)
+            yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
 
-    def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-        """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 writes."""
-        weights = {name: weight.cpu() for name, weight in self.weights()}
-        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+    def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: torch.dtype | None = None) -> None:
+        """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 holds and writes."""
+        first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+        weights = {name: weight.cpu() for name, weight in self.weights(dtype) if first}
+        if first:
             self.lm.save_pretrained(folder, state_dict=weights)
             tokenizer.save_pretrained(folder)
+
+
+def load_sharded(
+    path: str,
+    dtype: str,
+    temperature: float,
+    mesh: DeviceMesh,
+    compute_dtype: torch.dtype | None = None,
+    cpu_offload: bool = False,
+) -> TokenScorer:
+    """A scorer with the causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
+
+    Each transformer block is a unit of its own; embedding, last norm and head are the root's. Collective.
+
+    Args:
+        path, dtype, temperature: see :func:`load_model`, :class:`TokenScorer`; ``dtype`` is that of the trained shards.
+        mesh: of one dimension, over which rows are shared.
+        compute_dtype: of the gathered weights, if another one; gradients are reduced in float32.
+        cpu_offload: keep shards, gradients and optimizer state in host memory.
+
+    Raises:
+        SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
+    """
+    config = load_config(path)
+    config.attention_dropout = _LAYERS["attention_dropout"]
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, dtype), attn_implementation=_LAYERS["attn_implementation"]
+        )
+    unit = functools.partial(
+        fully_shard,
+        mesh=mesh,
+        mp_policy=MixedPrecisionPolicy(compute_dtype, torch.float32) if compute_dtype else MixedPrecisionPolicy(),
+        offload_policy=CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy(),
+    )
+    for block in cast(nn.ModuleList, lm.base_model.layers):
+        unit(block)
+    scorer = TokenScorer(lm, temperature)
+    unit(scorer)
+    lm.to_empty(device="cpu" if cpu_offload else mesh.device_type)
+    lm.tie_weights()
+    for module in lm.modules():
+        if next(module.buffers(recurse=False), None) is not None:  # of rotary embeddings: no file has them
+            module.to(mesh.device_type)
+            lm._init_weights(module)
+    folder = path if Path(path).is_dir() else snapshot_download(path, allow_patterns=["*.safetensors*", "*.json"])
+    parameters = dict(lm.named_parameters())
+    stored = HuggingFaceStorageReader(folder).read_metadata().state_dict_metadata
+    if absent := parameters.keys() - stored.keys():
+        raise SettingError(
+            "policy.path",
+            f"{path} has no {min(absent)} in safetensors files, which sharded loading reads",
+            "write it anew with save_pretrained of transformers, or use trainer=ddp",
+        )
+    dcp.load(parameters, storage_reader=HuggingFaceStorageReader(folder))
+    return scorer.train()

@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from oblr.baselines.base import Baseline, Groups, live_groups
+from oblr.checkpoint import on_every_rank
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
-from oblr.model import TokenScorer, load_model
+from oblr.model import TokenScorer, load_model, load_sharded
 from oblr.packing import PackedBatch, cut, pack, plan
+from oblr.randomness import random_state, set_random_state
 from oblr.reference import Reference
 from oblr.schedules.base import Schedule
 from oblr.timing import Stopwatch
@@ -43,6 +45,8 @@ class PolicyModule(L.LightningModule):
         logprob_gap_bound: largest tolerated |log π − log μ| of a token right after a sync, in nats.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
+        activation_checkpointing: keep what enters each block, and compute the rest again in the backward pass.
+        cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
 
     Raises:
         SettingError: no update.
@@ -62,6 +66,8 @@ class PolicyModule(L.LightningModule):
         logprob_gap_bound: float,
         kl: KLPenalty | None = None,
         updates_per_batch: int = 1,
+        activation_checkpointing: bool = False,
+        cpu_offload: bool = False,
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -72,6 +78,7 @@ class PolicyModule(L.LightningModule):
             raise SettingError("policy.updates_per_batch", f"{updates_per_batch} is not a count", "use at least 1")
         self.kl, self.updates_per_batch, self.logprob_gap_bound = kl, updates_per_batch, logprob_gap_bound
         self.penalises_tokens = kl is not None and not kl.shapes_reward
+        self.activation_checkpointing, self.cpu_offload = activation_checkpointing, cpu_offload
         #: whether the tokens of a response have coefficients of their own
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
@@ -79,22 +86,31 @@ class PolicyModule(L.LightningModule):
 
     def configure_model(self) -> None:
         if not hasattr(self, "scorer"):
-            self.scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
-            if self.device_mesh is not None:
-                self.scorer.shard(self.device_mesh["data_parallel"])
+            self.scorer = self.load()
+            if self.activation_checkpointing:
+                self.scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             if self.kl is not None:
-                reference = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
-                reference.to(self.trainer.strategy.root_device)
-                if self.device_mesh is not None:
-                    reference.shard(self.device_mesh["data_parallel"])
-                self.reference = Reference(reference, self.kl)
+                self.reference = Reference(self.load(), self.kl)
+
+    def load(self) -> TokenScorer:
+        """The model at ``path``, on this rank's device, and sharded where the strategy shards."""
+        if self.device_mesh is None:
+            scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
+            return scorer.to(self.trainer.strategy.root_device)
+        mesh = self.device_mesh["data_parallel"]
+        return load_sharded(self.path, self.dtype_name, self.temperature, mesh, self.compute_dtype, self.cpu_offload)
+
+    @property
+    def compute_dtype(self) -> torch.dtype | None:
+        """What weights are rounded to before they are used, if they are."""
+        return torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.make_optimizer(self.parameters())
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What an engine needs to become this policy."""
-        return self.scorer.weights()
+        return self.scorer.weights(self.compute_dtype)
 
     def transfer_batch_to_device(self, batch: RolloutBatch, device: torch.device, dataloader_idx: int) -> RolloutBatch:
         return batch  # token lists; each micro-batch moves when it is packed
@@ -218,7 +234,7 @@ class PolicyModule(L.LightningModule):
                 continue
             if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
                 p.grad.mul_(self.trainer.world_size / n_groups)
-                mean_square += self.reduce(p.grad.to_local().double().square().sum())
+                mean_square += self.reduce(p.grad.to_local().double().square().sum().to(self.device))
             else:
                 p.grad.copy_(self.reduce(p.grad) / n_groups)
                 mean_square += p.grad.double().square().sum()
@@ -229,9 +245,13 @@ class PolicyModule(L.LightningModule):
         """``tensor`` summed (or maximised) over the ranks."""
         return self.trainer.strategy.reduce(tensor, reduce_op=operation)
 
+    def greatest(self, number: float) -> float:
+        """The largest ``number`` of all ranks."""
+        return self.reduce(torch.tensor(number, dtype=torch.float64, device=self.device), "max").item()
+
     def least(self, number: float) -> float:
         """The smallest ``number`` of all ranks."""
-        return -self.reduce(torch.tensor(-number, dtype=torch.float64, device=self.device), "max").item()
+        return -self.greatest(-number)
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Rows of all ranks, rank after rank, on the CPU."""
@@ -255,8 +275,15 @@ class PolicyModule(L.LightningModule):
     # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["oblr"] = {"schedule": self.schedule.state_dict(), "baseline": self.baseline.state_dict()}
+        checkpoint["oblr"] = {
+            "schedule": self.schedule.state_dict(),
+            "baseline": self.baseline.state_dict(),
+            "random": on_every_rank(random_state),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.schedule.load_state_dict(checkpoint["oblr"]["schedule"])
         self.baseline.load_state_dict(checkpoint["oblr"]["baseline"])
+        states = checkpoint["oblr"]["random"]
+        if self.global_rank < len(states):  # a rank that was not there goes on as it was seeded
+            set_random_state(states[self.global_rank])

@@ -12,6 +12,14 @@ import rich
 #: The project's own packages: what their loggers warn of is for the user.
 OWN = ("oblr", "callbacks")
 
+#: Where errors are shown: standard error, or what it was before it went to a file.
+_screen = 2
+
+
+def print_error(problem: str) -> None:
+    """One line on the terminal's standard error, quiet or not."""
+    os.write(_screen, f"error: {problem}\n".encode())
+
 
 class WarningHandler(logging.StreamHandler):
     """Writes a warning to standard error, which is the log file, and in one line to the screen."""
@@ -28,9 +36,11 @@ def quiet_terminal(log: Path) -> Iterator[None]:
 
     Warnings of the project's own loggers go to both.
     """
+    global _screen
     sys.stdout.flush()
     sys.stderr.flush()
     out, err = os.dup(1), os.dup(2)
+    _screen = err
     with log.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -52,5 +62,6 @@ def quiet_terminal(log: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(out, 1)
         os.dup2(err, 2)
+        _screen = 2
         os.close(out)
         os.close(err)

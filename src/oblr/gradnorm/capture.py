@@ -144,9 +144,9 @@ def _add_gradient(p: nn.Parameter, gradient: Tensor) -> None:
         local = DTensor.from_local(gradient / p.device_mesh.size(), p.device_mesh, [Partial()] * p.device_mesh.ndim)
         gradient = local.redistribute(placements=p.placements)
     if p.grad is None:
-        p.grad = gradient.to(p.dtype)
+        p.grad = gradient.to(p.device, p.dtype)
     else:
-        p.grad += gradient
+        p.grad += gradient.to(p.device)
 
 
 def _cast(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -1,0 +1,47 @@
+"""When a run saves itself, and what it keeps."""
+
+import shutil
+from pathlib import Path
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+from callbacks.observer import tensorboard
+from oblr.checkpoint import by_age
+from oblr.errors import SettingError
+
+
+class Checkpoints(Checkpoint):
+    """Saves every ``every`` steps, after the last one, and after the one that a signal has ended the run with.
+
+    Args:
+        dirpath: folder of the checkpoints, ``step-<steps done>.ckpt`` each.
+        every: steps.
+        keep: how many to keep, the newest; older ones go when a new one is complete.
+
+    Raises:
+        SettingError: not a count.
+    """
+
+    def __init__(self, dirpath: str, every: int, keep: int = 1):
+        for setting, value in (("every", every), ("keep", keep)):
+            if value < 1:
+                raise SettingError(f"callbacks.checkpoints.{setting}", f"{value} is not a count", "use at least 1")
+        self.folder, self.every, self.keep = Path(dirpath), every, keep
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        writer = tensorboard(trainer)
+        if writer is not None and trainer.current_epoch:
+            # What the run had logged after this checkpoint before it ended is taken back.
+            restart = Event(step=trainer.current_epoch, session_log=SessionLog(status=SessionLog.START))
+            writer._get_file_writer().add_event(restart)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        done = trainer.current_epoch + 1
+        if done % self.every == 0 or done == trainer.max_epochs or trainer.should_stop:
+            trainer.save_checkpoint(self.folder / f"step-{done:05d}.ckpt")
+            if trainer.is_global_zero:
+                kept = by_age(self.folder)[-self.keep :]
+                for path in set(self.folder.iterdir()) - set(kept):
+                    shutil.rmtree(path)

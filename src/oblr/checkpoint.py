@@ -1,0 +1,182 @@
+"""Checkpoints: folders that are whole or absent, written by all ranks and read by any number of them.
+
+A folder holds the tensors in the format of :mod:`torch.distributed.checkpoint`, ``meta.pt`` with everything else and
+``manifest.json`` with the digest of every file. It gets its name when all of that is on the disk.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from oblr.errors import CheckpointError, SettingError
+
+META, MANIFEST = "meta.pt", "manifest.json"
+T = TypeVar("T")
+
+
+def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta: dict[str, Any]) -> None:
+    """Write parameters, optimizer state and ``meta`` of rank 0. Collective; all ranks see the same file system.
+
+    Raises:
+        CheckpointError: on every rank, where one of them could not write; what was written is gone, and earlier
+            checkpoints are as they were.
+    """
+    part = folder.with_name(f"{folder.name}.part")
+    try:
+        on_first_rank(lambda: shutil.rmtree(part, ignore_errors=True))
+        dcp.save(_flat(module, _states(module, optimizer)), checkpoint_id=part, no_dist=not dist.is_initialized())
+        digests = on_every_rank(lambda: {file.name: _digest(file) for file in part.glob(f"__{_rank()}_*")})
+        on_first_rank(lambda: _finish(part, folder, digests, meta))
+    except (OSError, CheckpointException) as error:
+        if _rank() == 0:
+            shutil.rmtree(part, ignore_errors=True)
+        cause = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        raise CheckpointError(
+            f"checkpoint {folder} could not be written: {cause}; earlier ones are whole "
+            "(make room, then go on with ckpt_path=last)"
+        ) from error
+
+
+def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """Put back what :func:`save` wrote, in place, and return its ``meta``. Collective.
+
+    Raises:
+        SettingError: on every rank, where a file is not what was written.
+    """
+    manifest = json.loads((folder / MANIFEST).read_text())
+    mine = sorted(manifest)[_rank() :: _ranks()]
+    damaged = on_every_rank(lambda: [name for name in mine if _digest(folder / name) != manifest[name]])
+    if names := ", ".join(name for names in damaged for name in names):
+        raise SettingError("ckpt_path", f"{folder} is damaged: {names}", "resume another one")
+    states = {} if optimizer is None else _empty_states(folder, module)
+    dcp.load(_flat(module, states), checkpoint_id=folder, no_dist=not dist.is_initialized())
+    if optimizer is not None:
+        name_of = {p: name for name, p in module.named_parameters()}
+        owners = [name_of[p] for group in optimizer.param_groups for p in group["params"]]
+        kept = {i: states[name] for i, name in enumerate(owners) if name in states}
+        # the settings of the groups are the configuration's
+        optimizer.load_state_dict({"state": kept, "param_groups": optimizer.state_dict()["param_groups"]})
+    return torch.load(folder / META, map_location="cpu", weights_only=True)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether every file is there in its full size; :func:`load` looks at the content."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return False
+    files = {name: folder / name for name in manifest}
+    return all(path.is_file() and path.stat().st_size == manifest[name]["size"] for name, path in files.items())
+
+
+def by_age(folder: Path) -> list[Path]:
+    """The complete checkpoints in ``folder``, the newest last."""
+    whole = [path for path in folder.glob("*.ckpt") if is_complete(path)]
+    return sorted(whole, key=lambda path: (path / MANIFEST).stat().st_mtime_ns)
+
+
+def shapes(folder: Path) -> dict[str, torch.Size]:
+    """Of the parameters in a checkpoint."""
+    stored = _stored(folder)
+    return {name.removeprefix("model."): size for name, size in stored.items() if name.startswith("model.")}
+
+
+def _states(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
+    """What the optimizer remembers, by parameter and kind."""
+    known = {name: optimizer.state[p] for name, p in module.named_parameters() if p in optimizer.state}
+    return {name: {kind: torch.as_tensor(value) for kind, value in state.items()} for name, state in known.items()}
+
+
+def _empty_states(folder: Path, module: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Room for the states in a checkpoint; those of a parameter's shape are sharded as it is."""
+    states: dict[str, dict[str, Tensor]] = {name: {} for name, _ in module.named_parameters()}
+    for full, size in _stored(folder).items():
+        if full.startswith("optimizer."):
+            _, kind, name = full.split(".", 2)
+            p = module.get_parameter(name)
+            states[name][kind] = torch.zeros_like(p.detach()) if p.shape == size else torch.zeros(size)
+    return {name: state for name, state in states.items() if state}
+
+
+def _flat(module: nn.Module, states: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Parameters and states by their names in a checkpoint."""
+    parameters = {f"model.{name}": p.detach() for name, p in module.named_parameters()}
+    return parameters | {
+        f"optimizer.{kind}.{name}": value for name, state in states.items() for kind, value in state.items()
+    }
+
+
+def _stored(folder: Path) -> dict[str, torch.Size]:
+    stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    return {name: entry.size for name, entry in stored.items() if isinstance(entry, TensorStorageMetadata)}
+
+
+def _finish(part: Path, folder: Path, digests: list[dict[str, Any]], meta: dict[str, Any]) -> None:
+    """Add what describes the tensors, make sure that all is on the disk, and give the folder its name."""
+    torch.save(meta, part / META)
+    described = {name: _digest(part / name) for name in (META, ".metadata")}
+    manifest = {name: digest for files in [*digests, described] for name, digest in files.items()}
+    (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    for path in (part / META, part / MANIFEST, part):
+        _sync(path)
+    if folder.exists():  # of a run that went on from an earlier step than this one's
+        shutil.rmtree(folder)
+    part.rename(folder)
+    _sync(folder.parent)
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _sync(path: Path) -> None:
+    """Wait until ``path`` is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- ranks that fail together -----------------------------------------------------------------------------------------
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def on_every_rank(action: Callable[[], T]) -> list[T]:
+    """What ``action`` returns on each rank; an OSError of one of them is raised on all."""
+    try:
+        own: T | OSError = action()
+    except OSError as error:
+        own = error
+    results: list[Any] = [own]
+    if dist.is_initialized():
+        results = [None] * _ranks()
+        dist.all_gather_object(results, own)
+    for result in results:
+        if isinstance(result, OSError):
+            raise result
+    return results
+
+
+def on_first_rank(action: Callable[[], object]) -> None:
+    """Do it on rank 0 while the others wait; an OSError is raised on all."""
+    on_every_rank(lambda: None if _rank() else action())

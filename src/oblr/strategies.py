@@ -1,0 +1,66 @@
+"""Lightning's strategies, with one kind of checkpoint: whatever ranks wrote it, any other can go on from it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
+
+from oblr import checkpoint as checkpoints
+
+
+class AnyRanks(Strategy):
+    """Checkpoints are those of :mod:`oblr.checkpoint`; the optimizers' hyperparameters are the configuration's."""
+
+    restore_checkpoint_after_setup = True  # type: ignore[assignment]
+    lightning_restore_optimizer = False  # type: ignore[assignment]
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        return {}  # save_checkpoint reads the module itself
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return {}
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        pass  # load_checkpoint has done it
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        pass
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        assert self.lightning_module is not None
+        checkpoints.save(Path(filepath), self.lightning_module, self.optimizers[0], checkpoint)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        assert self.lightning_module is not None
+        optimizer = self.optimizers[0] if self.optimizers else None
+        return checkpoints.load(Path(checkpoint_path), self.lightning_module, optimizer)
+
+
+class SingleDevice(AnyRanks, SingleDeviceStrategy):
+    """One process on the first of the trainer's devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parallel_devices: list[torch.device] | None = None  # the trainer tells
+
+    @property
+    def root_device(self) -> torch.device:
+        assert self.parallel_devices is not None
+        return self.parallel_devices[0]
+
+
+class DDP(AnyRanks, DDPStrategy):
+    """A whole policy a device."""
+
+
+class FSDP(AnyRanks, ModelParallelStrategy):
+    """FSDP2 over all devices. The policy shards itself, and lies where it belongs."""
+
+    def setup_environment(self) -> None:
+        self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
+        super().setup_environment()
+
+    def model_to_device(self) -> None:
+        pass

@@ -1,0 +1,155 @@
+"""Checkpoint folders: whole or absent, whatever happens while they are written or lie on the disk."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, tiny_model
+
+from oblr.checkpoint import by_age, is_complete, load, save
+from oblr.errors import CheckpointError, SettingError
+from oblr.randomness import random_state, set_random_state
+
+
+def trained(optimizer, steps=2):
+    """A small tied model after some steps, and its optimizer."""
+    model = tiny_model(tied=True)
+    optimizer = optimizer(model.parameters())
+    for seed in range(steps):
+        torch.manual_seed(seed)
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    return model, optimizer
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_was_saved_comes_back(tmp_path, name):
+    model, optimizer = trained(OPTIMIZERS[name])
+    save(tmp_path / "a.ckpt", model, optimizer, {"epoch": 3})
+    other, fresh = trained(OPTIMIZERS[name], steps=0)
+    assert load(tmp_path / "a.ckpt", other, fresh) == {"epoch": 3}
+    for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, its)
+        assert optimizer.state[mine].keys() == fresh.state[its].keys()
+        assert all(torch.equal(optimizer.state[mine][key], fresh.state[its][key]) for key in optimizer.state[mine])
+    assert other.lm_head.weight is other.model.embed_tokens.weight
+
+
+def test_an_optimizer_that_has_not_stepped_stays_so(tmp_path):
+    model, optimizer = trained(OPTIMIZERS["adamw"], steps=0)
+    save(tmp_path / "a.ckpt", model, optimizer, {})
+    assert not optimizer.state
+    other, fresh = trained(OPTIMIZERS["adamw"], steps=0)
+    load(tmp_path / "a.ckpt", other, fresh)
+    assert not fresh.state
+
+
+def test_random_numbers_go_on():
+    import random
+
+    import numpy as np
+
+    def draw():
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    state = random_state()
+    first = draw()
+    assert draw() != first
+    set_random_state(state)
+    assert draw() == first
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A folder with two checkpoints, and the newer one."""
+    model, optimizer = trained(OPTIMIZERS["adamw"])
+    for name in ("a", "b"):
+        save(tmp_path / f"{name}.ckpt", model, optimizer, {})
+    return tmp_path, tmp_path / "b.ckpt"
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "meta.pt", ".metadata", "manifest.json"])
+def test_a_truncated_checkpoint_is_passed_over(two, name):
+    folder, newer = two
+    assert by_age(folder)[-1] == newer
+    file = newer / name
+    file.write_bytes(file.read_bytes()[:-100])
+    assert not is_complete(newer)
+    assert by_age(folder) == [folder / "a.ckpt"]
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "meta.pt", ".metadata"])
+def test_a_changed_byte_is_found(two, name):
+    _, newer = two
+    file = newer / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    model, optimizer = trained(OPTIMIZERS["adamw"], steps=0)
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(SettingError, match=rf"^ckpt_path: .* is damaged: {name}"):
+        load(newer, model, optimizer)
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+
+
+def test_no_half_checkpoint_is_left(two, monkeypatch):
+    """Whatever fails first, the write or what describes it."""
+    folder, newer = two
+    model, optimizer = trained(OPTIMIZERS["adamw"])
+    for target in ("torch.save", "torch.distributed.checkpoint.save"):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            with pytest.raises(CheckpointError, match=r"c\.ckpt could not be written: .*No space left"):
+                save(folder / "c.ckpt", model, optimizer, {})
+        assert by_age(folder)[-1] == newer
+        assert {path.name for path in folder.iterdir()} == {"a.ckpt", "b.ckpt"}
+
+
+FILL = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, "tests")
+from test_checkpoint import OPTIMIZERS, trained
+from oblr.checkpoint import by_age, load, save
+from oblr.errors import CheckpointError
+folder = Path(sys.argv[1])
+model, optimizer = trained(OPTIMIZERS["adamw"])
+save(folder / "a.ckpt", model, optimizer, {})
+try:
+    for k in range(9):
+        save(folder / f"b{k}.ckpt", model, optimizer, {})
+except CheckpointError as error:
+    print(error)
+whole = by_age(folder)
+load(whole[-1], model, optimizer)
+print(len(whole), sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole))
+"""
+
+
+def test_a_full_disk_leaves_earlier_checkpoints(tmp_path):
+    """A real one, of 2 MiB, in a mount namespace of its own."""
+    command = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec {sys.executable} -c '{FILL}' {tmp_path}"
+    result = subprocess.run(["unshare", "-rm", "sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    error, left = result.stdout.splitlines()
+    assert "No space left on device" in error
+    assert "make room" in error
+    count, nothing_else = left.split()
+    assert int(count) >= 1
+    assert nothing_else == "True"
+
+
+def test_the_manifest_names_every_file(two):
+    _, newer = two
+    manifest = json.loads((newer / "manifest.json").read_text())
+    assert manifest.keys() == {path.name for path in newer.iterdir()} - {"manifest.json"}
