@@ -8,7 +8,6 @@ from typing import Any
 import lightning as L
 import torch
 from conftest import drawn_by, make_rollouts, tiny_model
-from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.tensor import DTensor
 
 from oblr.baselines.adaptive import AdaptiveBaseline
@@ -21,6 +20,7 @@ from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
 from oblr.policy import PolicyModule
 from oblr.schedules.snr import SNRSchedule
+from oblr.strategies import DDP, FSDP, SingleDevice
 from oblr.types import RolloutBatch, StepReport
 
 LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8, 7, 3, 11, 2, 9, 9, 1, 1, 4, 5, 6, 7, 20, 3, 3, 2]
@@ -103,11 +103,7 @@ def is_tied(folder: Path) -> bool:
 
 
 def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str, precision: str, folder: Path) -> None:
-    strategy = {
-        "single": "auto",
-        "ddp": "ddp",
-        "fsdp": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, save_distributed_checkpoint=False),
-    }[kind]
+    strategy = {"single": SingleDevice, "ddp": DDP, "fsdp": FSDP, "offloaded": FSDP}[kind]()
     make, steps = SETTINGS[settings]
     policy = PolicyModule(
         path=str(folder / "model"),
@@ -117,6 +113,8 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         temperature=1.0,
         token_budget=token_budget,
         logprob_gap_bound=100.0,
+        activation_checkpointing=kind == "offloaded",
+        cpu_offload=kind == "offloaded",
         **make(),
     )
     keep = Keep()

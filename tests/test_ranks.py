@@ -65,10 +65,19 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
             assert_equal(both, single, f"{name} {kind}", tolerance=5e-6)
 
 
+def test_what_saves_memory_changes_nothing(tmp_path):
+    """Activation checkpointing, and shards that lie in host memory."""
+    folder = tmp_path / "tied"
+    folder.mkdir()
+    single = run(folder, "single", "mixed")
+    assert_equal(run(folder, "offloaded", "mixed"), single, "offloaded")
+
+
 @pytest.mark.parametrize("passes", ["one", "two"])
 def test_bfloat16_on_float32_weights_sharded(tmp_path, passes):
     single = run(tmp_path, "single", "mixed", passes, precision="bf16-mixed")
     both = run(tmp_path, "fsdp", "mixed", passes, precision="bf16-mixed")
-    assert both["model.norm.weight"].dtype == torch.float32
+    assert both["gradient"]["model.norm.weight"].dtype == torch.float32
+    assert both["model.norm.weight"].dtype == torch.bfloat16  # as an engine gets it
     for name in ("square_norms", "moments"):
         torch.testing.assert_close(both[name], single[name], rtol=1e-2, atol=0, equal_nan=True)
