@@ -14,8 +14,6 @@ from oblr.types import RolloutBatch, Sampling
 class HeldOutEvaluation(Observer):
     """Greedy and sampled accuracy with 95 % intervals, before the first step, every so many, and after the last.
 
-    The engine has just been given the policy's weights when a batch arrives, so it is the policy that is evaluated.
-
     Args:
         every: steps between evaluations.
         samples: responses per problem of the sampled accuracy, at the training temperature.
@@ -31,7 +29,6 @@ class HeldOutEvaluation(Observer):
                 self.evaluate(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        rollout_data(trainer).sync()
         self.evaluate(trainer)
 
     def evaluate(self, trainer: Trainer) -> None:
@@ -40,6 +37,7 @@ class HeldOutEvaluation(Observer):
             "greedy": self.accuracy(trainer, replace(sampled, n=1, temperature=0.0)),
             "sampled": self.accuracy(trainer, sampled),
         }
+        rollout_data(trainer).engine.sleep()
         if trainer.logger is not None:
             metrics = {
                 f"eval/{kind}_{end}": value

@@ -14,7 +14,7 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.errors import SettingError, StaleEngineError
+from oblr.errors import EngineError, SettingError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,7 +68,7 @@ def one_line_errors() -> Iterator[None]:
     """Print what the user can fix in one line and exit with status 2."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, SettingError, StaleEngineError) as error:
+    except (HydraException, OmegaConfBaseException, SettingError, EngineError) as error:
         line = _one_line(error)
         if line is None:
             raise
@@ -82,7 +82,7 @@ def _one_line(error: BaseException) -> str | None:
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
     for cause in causes:
-        if isinstance(cause, SettingError | StaleEngineError):
+        if isinstance(cause, SettingError | EngineError):
             return str(cause)
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None

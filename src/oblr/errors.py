@@ -14,5 +14,17 @@ class SettingError(ValueError):
         super().__init__(f"{setting}: {problem} ({fix})".replace("\n", " "))
 
 
-class StaleEngineError(RuntimeError):
+class EngineError(RuntimeError):
+    """The rollout engine does not do its part, and the run cannot go on: scripts print it as a single line, too."""
+
+
+class StaleEngineError(EngineError):
     """The rollout engine does not sample from the policy that is being trained."""
+
+
+class EngineDiedError(EngineError):
+    """The rollout engine is gone, does not answer, or lost its weights; it can be restarted."""
+
+
+class SyncTimeoutError(EngineError):
+    """The rollout engine did not get the policy's weights in time."""
