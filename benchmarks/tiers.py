@@ -82,6 +82,7 @@ def sample(policy: Policy) -> RolloutBatch:
     tokenizer, reward = load_tokenizer(str(policy.path)), ReasoningGymReward(AnswerFormat())
     engine = HFEngine(str(policy.path), "float32", batch_size=128)
     engine.start()
+    engine.weight_version = 0  # its folder's weights are the policy's
     prompts = [tokenizer.encode(problem.prompt) for problem in policy.problems]
     sampling = Sampling(policy.responses, 1.0, policy.max_new_tokens, (tokenizer.eos_token_id,))
     rollouts = []

@@ -90,17 +90,20 @@ class KeptEngine:
         engine.start()
 
     @property
-    def weight_version(self) -> int:
+    def weight_version(self) -> int | None:
         return self.engine.weight_version
 
     def start(self) -> None:
-        pass
+        self.engine.weight_version = None  # those of another policy
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         self.engine.sync(weights, version)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
         return self.engine.generate(prompts, sampling, seed)
+
+    def sleep(self) -> None:
+        self.engine.sleep()
 
     def close(self) -> None:
         pass

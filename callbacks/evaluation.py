@@ -15,8 +15,6 @@ from oblr.types import RolloutBatch, Sampling
 class HeldOutEvaluation(Observer):
     """Greedy and sampled accuracy with 95 % intervals, before the first step, every so many, and after the last.
 
-    The engine has just been given the policy's weights when a batch arrives, so it is the policy that is evaluated.
-
     Args:
         every: steps between evaluations.
         samples: responses per problem of the sampled accuracy, at the training temperature.
@@ -34,7 +32,6 @@ class HeldOutEvaluation(Observer):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.should_stop:  # who stops a run before its end waits for it
-            rollout_data(trainer).sync()
             self.evaluate(trainer)
 
     def evaluate(self, trainer: Trainer) -> None:
@@ -44,6 +41,7 @@ class HeldOutEvaluation(Observer):
             "sampled": self.accuracy(trainer, sampled),
         }
         self.best = max(self.best, results["sampled"].mean)
+        rollout_data(trainer).engine.sleep()
         if trainer.logger is not None:
             metrics = {
                 f"eval/{kind}_{end}": value

@@ -31,7 +31,7 @@ ALLOWED = {
 }
 #: package → the only places that may import it
 ONLY_IN = {
-    "vllm": {"rollout/vllm.py"},
+    "vllm": {"rollout/vllm.py", "rollout/transfer.py", "rollout/senders.py"},
     "hydra": {"train.py", "pretrain.py", "launch.py"},
     "omegaconf": {"train.py", "pretrain.py", "launch.py"},
     "lightning": {

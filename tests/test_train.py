@@ -94,6 +94,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     path = str(demo[0] / "policy")
     tokenizer, engine = load_tokenizer(path), VLLMEngine(path, "float32", 128)
     engine.start()
+    engine.weight_version = 0  # the exported ones
     prompt = tokenizer.encode("1 + 2 + 3 =\n")
     (completions,) = engine.generate([prompt], Sampling(4, 1.0, 32, (tokenizer.eos_token_id,)), seed=0)
     engine.close()

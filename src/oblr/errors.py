@@ -22,6 +22,14 @@ class StaleEngineError(RunError):
     """The rollout engine does not sample from the policy that is being trained."""
 
 
+class EngineDiedError(RunError):
+    """The rollout engine is gone, does not answer, or lost its weights; it can be restarted."""
+
+
+class SyncTimeoutError(RunError):
+    """The rollout engine did not get the policy's weights in time."""
+
+
 class CheckpointError(RunError):
     """A checkpoint could not be written."""
 

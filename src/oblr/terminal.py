@@ -26,7 +26,8 @@ class WarningHandler(logging.StreamHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        line = f"warning     {record.getMessage()}"
+        label = "warning     " if record.levelno < logging.ERROR else "error: "
+        line = label + record.getMessage()
         rich.get_console().print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 

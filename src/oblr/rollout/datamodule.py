@@ -1,20 +1,26 @@
 """The data of an RL run: each epoch, new weights go into the engine and one batch of scored rollouts comes out."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar
 
 import lightning as L
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from oblr.errors import SettingError
+from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
 from oblr.rewards.base import Reward, score
+from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Engine
 from oblr.timing import Stopwatch
 from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+#: Seconds that a run has to wind up after a sync that timed out: whatever hung may still hang.
+WIND_UP = 30.0
 #: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
 CHECKED = 20_000
 
@@ -41,6 +47,8 @@ class RolloutDataModule(L.LightningDataModule):
         max_new_tokens: longest response.
         max_model_len: longest prompt plus response.
         seed: of the sampling; step ``t`` samples the same responses whenever the weights are the same.
+        sync_timeout: longest that new weights may take from the policy to the engine, seconds.
+        restarts: how often in one step an engine that dies is restarted.
 
     Raises:
         SettingError: a setting that cannot work, a prompt too long for the context, or a broken reward.
@@ -60,6 +68,8 @@ class RolloutDataModule(L.LightningDataModule):
         max_new_tokens: int,
         max_model_len: int,
         seed: int,
+        sync_timeout: float = 600.0,
+        restarts: int = 3,
     ):
         super().__init__()
         if engine not in engines:
@@ -69,6 +79,11 @@ class RolloutDataModule(L.LightningDataModule):
                 raise SettingError(f"rollout.{setting}", f"{value} is not a count", "use at least 1")
         if temperature <= 0:
             raise SettingError("rollout.temperature", f"{temperature} cannot be sampled at", "use a positive number")
+        if sync_timeout <= 0:
+            raise SettingError("rollout.sync_timeout", f"{sync_timeout} s cannot be met", "use a positive number")
+        if restarts < 0:
+            raise SettingError("rollout.restarts", f"{restarts} is not a count", "use 0 or more")
+        self.sync_timeout, self.restarts, self.restarted = sync_timeout, restarts, 0
         self.engine = engines[engine]()
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
@@ -91,31 +106,25 @@ class RolloutDataModule(L.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         with self.clock.phase("engine start"):
-            self.engine.start()
+            self._together(self.engine.start)
+            self.engine.sleep()
 
     def train_dataloader(self) -> "_OneBatch":
         return _OneBatch(self)
 
-    def sync(self) -> None:
-        """Push the policy's weights into the engine."""
-        if self.weights is None:
-            raise RuntimeError("connect the policy first: datamodule.weights = policy.weights")
-        with self.clock.phase("sync"):
-            self.engine.sync(self.weights(), self.engine.weight_version + 1)
-
     def next_batch(self) -> RolloutBatch:
-        self.sync()
+        self.restarted = 0
         problems = list(self.next_problems())
-        trainer = cast(L.Trainer, self.trainer)
-        rank, ranks = trainer.global_rank, trainer.world_size
+        rank, ranks = self.run.global_rank, self.run.world_size
         share = len(problems) // ranks
         mine = problems[rank * share :][:share]
-        seed = (self.seed * 2**20 + trainer.current_epoch) * ranks + rank
+        seed = (self.seed * 2**20 + self.run.current_epoch) * ranks + rank
         rollouts, greedy_rewards = self.rollouts(mine, self.sampling, seed), None
         if self.greedy:
             greedy = self.rollouts(mine, replace(self.sampling, n=1, temperature=0.0), seed)
             greedy_rewards = torch.tensor([rollout.reward for rollout in greedy])
-        return RolloutBatch(rollouts, self.sampling.n, self.engine.weight_version, greedy_rewards)
+        self.engine.sleep()
+        return RolloutBatch(rollouts, self.sampling.n, self.weight_version, greedy_rewards)
 
     def next_problems(self) -> Iterator[Problem]:
         """The next N training problems that are not held out; wraps around at the end of the source."""
@@ -130,16 +139,79 @@ class RolloutDataModule(L.LightningDataModule):
                 raise SettingError("data.train", "every problem is held out", "use other problems for training")
 
     def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seed: int) -> list[Rollout]:
-        """Sample and score ``sampling.n`` responses to each problem with the engine's present weights."""
+        """Sample and score ``sampling.n`` responses of the policy to each problem; all ranks call it together.
+
+        Raises:
+            SyncTimeoutError: the engine did not get the policy's weights in time.
+            EngineDiedError: the engine died more often than it may.
+        """
         prompts = [self.encode(problem) for problem in problems]
-        with self.clock.phase("rollout"):
-            groups = self.engine.generate(prompts, sampling, seed)
+        groups = self._generate(prompts, sampling, seed)
         with self.clock.phase("reward"):
             return [
                 self._score(problem, prompt, completion)
                 for problem, prompt, group in zip(problems, prompts, groups, strict=True)
                 for completion in group
             ]
+
+    def _generate(self, prompts: list[list[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+        """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost."""
+        dead = False
+        while True:
+            try:
+                if dead:
+                    self._together(self.engine.start)
+                if self.engine.weight_version != self.weight_version:
+                    self._sync()
+                with self.clock.phase("rollout"):
+                    return self._together(lambda: self.engine.generate(prompts, sampling, seed))
+            except EngineDiedError as death:
+                if self.restarted == self.restarts:
+                    raise
+                self.restarted, dead = self.restarted + 1, True
+                log.warning(
+                    f"step {self.run.current_epoch + 1} is repeated: the rollout engine died and is restarted "
+                    f"({self.restarted} of rollout.restarts={self.restarts}): {death}"
+                )
+
+    def _sync(self) -> None:
+        if self.weights is None:
+            raise RuntimeError("connect the policy first: datamodule.weights = policy.weights")
+        weights, version = self.weights(), self.weight_version
+        error = SyncTimeoutError(
+            f"rollout.sync_timeout: step {self.run.current_epoch + 1}: the rollout engine did not get the policy's "
+            f"weights within {self.sync_timeout:g} s (raise it if they need longer)"
+        )
+        with self.clock.phase("sync"), deadline(self.sync_timeout, error):
+            self._together(lambda: self.engine.sync(weights, version))
+
+    def _together(self, action: Callable[[], T]) -> T:
+        """What ``action`` gives this rank, as soon as all ranks are through with it.
+
+        Raises:
+            EngineDiedError: on all ranks where the engine of any has died.
+        """
+        death: EngineDiedError | None = None
+        try:
+            result = action()
+        except EngineDiedError as error:
+            death = error
+        strategy = self.run.strategy
+        dead = strategy.reduce(torch.tensor(float(death is not None), device=strategy.root_device), reduce_op="max")
+        if dead:
+            raise death or EngineDiedError("the engine of another rank died")
+        return result
+
+    @property
+    def run(self) -> L.Trainer:
+        if self.trainer is None:
+            raise RuntimeError("rollouts are sampled in a run: give the data module to a Trainer first")
+        return self.trainer
+
+    @property
+    def weight_version(self) -> int:
+        """Of the policy: one more than the steps it has taken."""
+        return self.run.current_epoch + 1
 
     def _score(self, problem: Problem, prompt: list[int], completion: Completion) -> Rollout:
         text = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
@@ -158,6 +230,11 @@ class RolloutDataModule(L.LightningDataModule):
         return ids
 
     def teardown(self, stage: str) -> None:
+        self.engine.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        if isinstance(exception, SyncTimeoutError):
+            end_process_after(WIND_UP, exception)
         self.engine.close()
 
     def state_dict(self) -> dict[str, Any]:

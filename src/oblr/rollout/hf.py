@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from oblr.model import load_model
+from oblr.rollout.engine import check_fresh
 from oblr.types import Completion, Sampling
 
 
@@ -20,9 +21,10 @@ class HFEngine:
 
     def __init__(self, model: str, dtype: str, batch_size: int = 256):
         self.path, self.dtype, self.batch_size = model, dtype, batch_size
-        self.weight_version = 0
+        self.weight_version: int | None = None
 
     def start(self) -> None:
+        self.weight_version = None
         self.model = load_model(self.path, self.dtype).eval().requires_grad_(False)
         self.model.to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -35,6 +37,7 @@ class HFEngine:
         self.weight_version = version
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+        check_fresh(self)
         rows = [list(prompt) for prompt in prompts for _ in range(sampling.n)]
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -68,6 +71,9 @@ class HFEngine:
         picked = zip(out.scores, tokens.T, strict=True)  # a step at a time: one copy of the logits is enough
         logprobs = torch.stack([s.float().log_softmax(-1).gather(-1, t[:, None])[:, 0] for s, t in picked], dim=1)
         return [_cut(ids, lps, sampling.end_ids) for ids, lps in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
+
+    def sleep(self) -> None:
+        """Nothing to give back: it has no caches, and its weights are small where this engine is of use."""
 
     def close(self) -> None:
         self.model = None  # type: ignore[assignment]

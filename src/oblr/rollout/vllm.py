@@ -7,14 +7,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from oblr.rollout.engine import check_fresh
 from oblr.types import Completion, Sampling
 
 
 class VLLMEngine:
     """vLLM with weights that are replaced in place.
 
+    It shares the GPU with the policy: asleep (vLLM's level 2) it keeps neither weights nor KV cache, and a sync wakes
+    it up. Since it lives in the policy's process, the weights come to it one by one as they are. There is no such thing
+    as sleep on a machine without GPU.
+
     Args:
-        model: path or hub id of the model (its weights are the first behaviour policy).
+        model: path or hub id of the model.
         dtype: "float32" or "bfloat16".
         max_model_len: longest prompt plus response, tokens.
         gpu_memory_utilization: share of the GPU for weights and KV cache.
@@ -34,17 +39,20 @@ class VLLMEngine:
         self.model, self.dtype, self.max_model_len = model, dtype, max_model_len
         self.gpu_memory_utilization, self.cpu_kv_cache_gib = gpu_memory_utilization, cpu_kv_cache_gib
         self.enforce_eager = enforce_eager
-        self.weight_version = 0
+        self.weight_version: int | None = None
+        self.gpu = torch.cuda.is_available()
+        self.asleep = False
         self._llm: Any = None
 
     def start(self) -> None:
+        self.weight_version = None
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives and dies with this process
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         threads = torch.get_num_threads()
         from vllm import LLM
 
-        gpu: Any = {"gpu_memory_utilization": self.gpu_memory_utilization} if torch.cuda.is_available() else {}
+        gpu: Any = {"gpu_memory_utilization": self.gpu_memory_utilization, "enable_sleep_mode": True}
         with torch.random.fork_rng():  # vLLM seeds the global generators
             self._llm = LLM(
                 model=self.model,
@@ -56,18 +64,26 @@ class VLLMEngine:
                 # Of the distribution that is sampled from, temperature included.
                 logprobs_mode="processed_logprobs",
                 seed=0,
-                **gpu,
+                **(gpu if self.gpu else {}),
             )
         torch.set_num_threads(threads)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self.weight_version = None
+        if self.asleep:
+            torch.cuda.empty_cache()  # what the policy's allocator keeps in reserve
+            self._llm.wake_up(tags=["weights"])
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
-        if not torch.cuda.is_available():
-            self._llm.apply_model(_repack_tied_head)
+        if self.asleep:
+            self._llm.wake_up(tags=["kv_cache", "scheduling"])
+            self.asleep = False
+        if not self.gpu:
+            self._llm.apply_model(repack_tied_head)
         self._llm.reset_prefix_cache()
         self.weight_version = version
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+        check_fresh(self)
         from vllm import SamplingParams
 
         params = SamplingParams(
@@ -85,6 +101,11 @@ class VLLMEngine:
             outputs = self._llm.generate(requests, params, use_tqdm=False)
         return [[_completion(sample) for sample in output.outputs] for output in outputs]
 
+    def sleep(self) -> None:
+        if self.gpu and not self.asleep:
+            self.weight_version, self.asleep = None, True
+            self._llm.sleep(level=2)
+
     def close(self) -> None:
         if self._llm is not None:
             self._llm.llm_engine.engine_core.shutdown()
@@ -97,7 +118,7 @@ def _completion(sample: Any) -> Completion:
     return Completion(ids, logprobs, finished=sample.finish_reason == "stop")
 
 
-def _repack_tied_head(model: Any) -> None:
+def repack_tied_head(model: Any) -> None:
     """On CPU vLLM packs each linear layer's weights when they are loaded, but a reload forgets the tied head's."""
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 

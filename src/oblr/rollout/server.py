@@ -1,0 +1,245 @@
+"""vLLM in a server of its own: started by the user, by a job script, or by this run on its own machine."""
+
+import os
+import random
+import shlex
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+from torch import distributed as dist
+
+from oblr.errors import EngineDiedError, SettingError
+from oblr.rollout.client import Client, Refused
+from oblr.rollout.engine import check_fresh
+from oblr.rollout.process import ServerProcess
+from oblr.rollout.senders import HTTPSender, NCCLSender, Sender
+from oblr.types import Completion, Sampling
+
+GENERATE = "/inference/v1/generate"
+#: vLLM queues what does not fit into a batch; more connections than this would only wait there.
+CONNECTIONS = 256
+
+
+class ServerEngine:
+    """Samples from a vLLM server, which all ranks share; rank 0 starts it and sends it the weights.
+
+    A request has a seed of its own, so that neither order nor company of the requests matters.
+
+    Args:
+        model: path or hub id of the model.
+        dtype: "float32" or "bfloat16".
+        max_model_len: longest prompt plus response, tokens.
+        log: file for the output of the run's own server.
+        url: of a server that runs already, http://host:port; None: the run starts its own on this machine.
+        transfer: how weights travel: "http", or "nccl" between GPUs that trainer and server do not share.
+        piece_mib: largest part of the weights in one HTTP request, MiB.
+        start_timeout: how long a server may take to start, or to come back after it has died, seconds.
+        gpus: GPUs of the run's own server, as in CUDA_VISIBLE_DEVICES; it is tensor-parallel over several.
+        cpu_kv_cache_gib: KV cache of the run's own server on a machine without GPU, GiB.
+        enforce_eager: no CUDA graphs in the run's own server.
+
+    Raises:
+        SettingError: there is no server at ``url``, or one that this run cannot use.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        dtype: Literal["float32", "bfloat16"],
+        max_model_len: int,
+        log: str,
+        url: str | None = None,
+        transfer: Literal["http", "nccl"] = "http",
+        piece_mib: float = 64,
+        start_timeout: float = 600,
+        gpus: str | None = None,
+        cpu_kv_cache_gib: int = 1,
+        enforce_eager: bool = True,
+    ):
+        if transfer not in ("http", "nccl"):
+            raise SettingError("rollout.engines.server.transfer", f"{transfer!r} is unknown", "use http or nccl")
+        self.model, self.log, self.transfer = model, Path(log), transfer
+        self.piece, self.start_timeout = int(piece_mib * 2**20), start_timeout
+        self.arguments = [
+            *("vllm.entrypoints.openai.api_server", "--model", model, "--dtype", dtype),
+            *("--max-model-len", str(max_model_len), "--logprobs-mode", "processed_logprobs"),
+            *("--generation-config", "vllm", "--skip-tokenizer-init", "--enable-scale-out"),
+            *("--weight-transfer-config", f'{{"backend": "{transfer}"}}'),
+            *("--worker-extension-cls", "oblr.rollout.transfer.HTTPTransfer"),
+            *(["--enforce-eager"] if enforce_eager else []),
+            *(["--tensor-parallel-size", str(len(gpus.split(",")))] if gpus else []),
+        ]
+        self.environment = {
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+            **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),
+        }
+        self.weight_version: int | None = None
+        self.process: ServerProcess | None = None
+        self.client: Client | None = None
+        if url is not None:
+            self.client = Client(url)
+            self._check(dtype, max_model_len)
+        self.own = url is None
+
+    def _check(self, dtype: str, max_model_len: int) -> None:
+        """Whether the running server is what this run would have started."""
+        setting = "rollout.engines.server.url"
+        start = f"start it with VLLM_SERVER_DEV_MODE=1 python -m {shlex.join(self.arguments)} --port {self.server.port}"
+        try:
+            paths = self.server.get("/openapi.json", timeout=30)["paths"]
+        except EngineDiedError as error:
+            raise SettingError(setting, f"no vLLM server answers: {error}", start) from error
+        for path, flag in ("/start_weight_update", "VLLM_SERVER_DEV_MODE=1"), (GENERATE, "--enable-scale-out"):
+            if path not in paths:
+                raise SettingError(setting, f"{self.server.url} has no {path} without {flag}", start)
+        config = self.server.get("/server_info?config_format=json", timeout=30)["vllm_config"]
+        has = config["model_config"] | {"transfer": (config["weight_transfer_config"] or {}).get("backend")}
+        wanted = {
+            "model": ("policy.path", self.model),
+            "dtype": ("policy.dtype", f"torch.{dtype}"),
+            "max_model_len": ("rollout.max_model_len", max_model_len),
+            "logprobs_mode": (setting, "processed_logprobs"),
+            "generation_config": (setting, "vllm"),
+            "transfer": ("rollout.engines.server.transfer", self.transfer),
+        }
+        for name, (setting, value) in wanted.items():
+            if has[name] != value:
+                raise SettingError(setting, f"{self.server.url} has {name} {has[name]}, not {value}", start)
+
+    @property
+    def server(self) -> Client:
+        if self.client is None:
+            raise RuntimeError("the server has not been started")
+        return self.client
+
+    def start(self) -> None:
+        self.weight_version = None
+        self.close()
+        if self.own:
+            self.client = Client(self._start_process())
+        if is_first_rank():
+            if not self.own:
+                self._await_return()
+            self.sender: Sender = (
+                NCCLSender(self.server) if self.transfer == "nccl" else HTTPSender(self.server, self.piece)
+            )
+
+    def _start_process(self) -> str:
+        """Rank 0 starts the server, and all ranks learn its address."""
+        outcome: list[Any] = [None, socket.gethostname()]
+        if is_first_rank():
+            try:
+                self.process = ServerProcess(self.arguments, self.environment, self.log)
+                self.process.wait(self.start_timeout)
+                outcome[0] = self.process.url
+            except EngineDiedError as error:
+                outcome[0] = error
+        if dist.is_initialized():
+            dist.broadcast_object_list(outcome)
+        url, host = outcome
+        if isinstance(url, EngineDiedError):
+            raise url
+        if host != socket.gethostname():
+            raise SettingError(
+                "rollout.engines.server.url",
+                f"this rank is not on {host}, where the run's own server is",
+                "start a server that all machines reach, and give its url",
+            )
+        return url
+
+    def _await_return(self) -> None:
+        """A server that somebody else looks after."""
+        end = time.monotonic() + self.start_timeout
+        while True:
+            try:
+                return self.server.get("/health", timeout=5)
+            except EngineDiedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self.weight_version, rest, death = None, iter(weights), None
+        if is_first_rank():
+            try:
+                self._send(rest, str(version))
+            except EngineDiedError as error:
+                death = error
+        for _ in rest:  # gathering is collective: who does not send takes part in it, and who could not send all
+            pass
+        if death is not None:
+            raise death
+        self.weight_version = version
+
+    def _send(self, weights: Iterable[tuple[str, Tensor]], version: str) -> None:
+        try:
+            self.server.post("/start_weight_update")
+        except Refused:  # a trainer died within an update: what is no update ends it
+            with suppress(Refused):
+                self.server.post("/update_weights", update_info={})
+            self.server.post("/start_weight_update")
+        self.sender.send(weights)
+        self.server.post("/finish_weight_update", weight_version=version)
+        if not self.server.post("/reset_prefix_cache")["success"]:
+            raise EngineDiedError(f"{self.server.url} keeps a cache of its old weights: it is serving somebody else")
+        self._check_version(self.server.get("/weight_info")["weight_version"], version)
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+        check_fresh(self)
+        seeds = random.Random(seed)
+        with ThreadPoolExecutor(CONNECTIONS) as connections:
+            replies = [
+                connections.submit(self._complete, list(prompt), sampling, seeds.randrange(2**62)) for prompt in prompts
+            ]
+            return [reply.result() for reply in replies]
+
+    def _complete(self, prompt: list[int], sampling: Sampling, seed: int) -> list[Completion]:
+        """The completions of one prompt; the n-th of them has the seed ``seed + n``."""
+        reply = self.server.post(
+            GENERATE,
+            token_ids=prompt,
+            sampling_params={
+                "n": sampling.n,
+                "temperature": sampling.temperature,
+                "max_tokens": sampling.max_new_tokens,
+                "stop_token_ids": sampling.end_ids,
+                "ignore_eos": True,  # they are among the former
+                "logprobs": 0,
+                "detokenize": False,
+                "seed": seed,
+            },
+        )
+        return [self._completion(choice) for choice in sorted(reply["choices"], key=lambda choice: choice["index"])]
+
+    def _completion(self, choice: dict[str, Any]) -> Completion:
+        for span in choice["weight_versions"]:
+            self._check_version(span["version"], str(self.weight_version))
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise EngineDiedError(f"{self.server.url} gave up a request: {choice['finish_reason']}")
+        logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
+        return Completion(choice["token_ids"], logprobs, finished=choice["finish_reason"] == "stop")
+
+    def _check_version(self, found: str, expected: str) -> None:
+        if found != expected:
+            raise EngineDiedError(f"{self.server.url} has the weights of version {found}, not {expected}")
+
+    def sleep(self) -> None:
+        """The server's memory is not the trainer's."""
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+            self.process = None
+
+
+def is_first_rank() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
