@@ -1,0 +1,180 @@
+"""One process or two: the same answer, and what each costs.
+
+    python benchmarks/ranks.py [--quick]
+
+Steps of the pocket policy, tied as it is shipped and with a head of its own, with transformers' engine and with vLLM,
+one engine a rank. One process records its rollouts; two ranks sync and sample with engines of their own, which are
+checked against the policy, and then train on the recorded rollouts. At every other step all live groups fall to the
+second rank. Compared are the norm of each sequence, moments and learning rate at every step, and the parameters after
+the last.
+
+Time is that of whole steps over the single process's; every process computes with one thread.
+"""
+
+import argparse
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydra
+import lightning as L
+import torch
+from report import ROOT, Figure, at_most, write
+from training import composed
+
+from callbacks.observer import Observer
+from oblr.model import load_model, load_tokenizer
+from oblr.policy import PolicyModule
+from oblr.rollout.datamodule import RolloutDataModule
+from oblr.types import RolloutBatch, StepReport
+
+POCKET = ROOT / "models" / "pocket"
+STEPS, PROMPTS, GROUP_SIZE = 5, 16, 4
+#: the first step of everything, which is not timed
+WARM_UP = 1
+CASES = [(tying, engine) for engine in ("hf", "vllm") for tying in ("tied", "untied")]
+
+
+class Replay(Observer):
+    """Gives every run the rollouts of the first one, and keeps what its steps report.
+
+    Args:
+        folder: of the rollouts, ``<step>.pkl`` each; where they are missing they are recorded.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.steps: list[dict[str, torch.Tensor]] = []
+        self.seconds: list[dict[str, float]] = []
+
+    def replayed(self, batch: RolloutBatch, step: int, rank: int) -> RolloutBatch:
+        path = self.folder / f"{step}.pkl"
+        if not path.exists():
+            half = len(batch.rollouts) // 2
+            rewards = [float((i >= half or step % 2) and i % 2) for i in range(len(batch.rollouts))]
+            path.write_bytes(
+                pickle.dumps([replace(r, reward=reward) for r, reward in zip(batch.rollouts, rewards, strict=True)])
+            )
+        share = len(batch.rollouts)
+        return replace(batch, rollouts=pickle.loads(path.read_bytes())[rank * share :][:share])
+
+    def on_step(self, trainer: L.Trainer, policy: PolicyModule, report: StepReport) -> None:
+        moments = report.moments
+        self.steps.append(
+            {
+                "norms": policy.gather(report.square_norms).flatten().nan_to_num(-1.0),
+                "moments": torch.tensor([moments.mean_square, moments.square_mean], dtype=torch.float64),
+                "learning rate": torch.tensor([report.lr], dtype=torch.float64),
+            }
+        )
+        self.seconds.append(policy.clock.reset())
+
+
+class Data(RolloutDataModule):
+    """Samples with this rank's engine, has the policy check that engine, and then trains on the replay."""
+
+    replay: Replay
+    policy: PolicyModule
+
+    def next_batch(self) -> RolloutBatch:
+        batch = super().next_batch()
+        self.policy.check_engine(batch)
+        return self.replay.replayed(batch, self.run.current_epoch, self.run.global_rank)
+
+
+def work(trainer: str, engine: str, model: str, folder: Path) -> None:
+    """Train on this rank; the first one writes ``<trainer>.pt``."""
+    devices = 1 if trainer == "single" else 2
+    cfg = composed(
+        [
+            *(f"trainer={trainer}", "trainer.accelerator=cpu", f"trainer.devices={devices}", f"steps={STEPS}"),
+            *(f"policy.path={model}", f"rollout.engine={engine}", "rollout._target_=__main__.Data"),
+            *(f"rollout.prompts_per_step={PROMPTS}", f"rollout.group_size={GROUP_SIZE}", "data.held_out.size=8"),
+            *("schedule.estimator=plug_in", f"paths.output_dir={folder}"),
+        ]
+    )
+    policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    data = hydra.utils.instantiate(cfg.rollout, tokenizer=load_tokenizer(model), _convert_="all")
+    data.weights, data.clock, data.policy, data.replay = policy.weights, policy.clock, policy, Replay(folder)
+    run = hydra.utils.instantiate(cfg.trainer, callbacks=[data.replay], logger=False, enable_checkpointing=False)
+    run.fit(policy, datamodule=data)
+    parameters = torch.cat([weight.flatten() for _, weight in policy.weights()])
+    if run.is_global_zero:
+        torch.save(
+            {"steps": data.replay.steps, "parameters": parameters, "seconds": data.replay.seconds},
+            folder / f"{trainer}.pt",
+        )
+
+
+def untied(folder: Path) -> Path:
+    """The pocket model with a head of its own."""
+    lm = load_model(str(POCKET), "float32")
+    lm.config.tie_word_embeddings = False
+    head = lm.lm_head.weight.detach()
+    lm.lm_head.weight = torch.nn.Parameter(
+        head + 0.02 * torch.randn(head.shape, generator=torch.Generator().manual_seed(0))
+    )
+    lm.save_pretrained(folder)
+    load_tokenizer(str(POCKET)).save_pretrained(folder)
+    return folder
+
+
+def results(tying: str, engine: str, trainers: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """What the single process and the other trainers make of the same rollouts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = POCKET if tying == "tied" else untied(folder / "model")
+        for trainer in ("single", *trainers):
+            command = [sys.executable, __file__, "--work", trainer, engine, str(model), str(folder)]
+            subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+        return {trainer: torch.load(folder / f"{trainer}.pt") for trainer in ("single", *trainers)}
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest relative difference; of parameters, over all of them at once."""
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for what in ("norms", "moments", "learning rate"):
+        pairs = zip(other["steps"], one["steps"], strict=True)
+        yield what, max(((a[what] - b[what]).abs() / b[what].abs()).max().item() for a, b in pairs)
+    yield "parameters", distance(other["parameters"], one["parameters"])
+
+
+def step_seconds(result: dict[str, Any]) -> float:
+    return sum(sum(phases.values()) for phases in result["seconds"][WARM_UP:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one case, for the test suite")
+    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        trainer, engine, model, folder = arguments.work
+        return work(trainer, engine, model, Path(folder))
+    figures: list[Figure] = []
+    for tying, engine in [("tied", "hf")] if arguments.quick else CASES:
+        found = results(tying, engine, ("fsdp",) if arguments.quick else ("fsdp", "ddp"))
+        one = found.pop("single")
+        for trainer, result in found.items():
+            case = f"{tying}, {engine}, {trainer} on two ranks"
+            for what, value in differences(one, result):
+                figures.append(at_most(f"{case}: relative difference of {what}", value, "", 1e-5))
+            figures.append(
+                Figure(f"{case}: time of a step", step_seconds(result) / step_seconds(one), "of one process")
+            )
+            sync = sum(phases["sync"] for phases in result["seconds"][WARM_UP:])
+            figures.append(Figure(f"{case}: share of the sync", 100 * sync / step_seconds(result), "%"))
+    write("ranks-quick" if arguments.quick else "ranks", figures)
+
+
+if __name__ == "__main__":
+    main()
