@@ -98,6 +98,24 @@ class TokenScorer(nn.Module):
         logprobs = logprobs.gather(-1, packed.targets[:, None]).squeeze(-1)
         return TokenScores(logprobs, entropy, collision, hidden.detach())
 
+    def shard(self, mesh: DeviceMesh, compute_dtype: torch.dtype | None = None, cpu_offload: bool = False) -> None:
+        """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's.
+
+        Args:
+            mesh: of one dimension, over which rows are shared.
+            compute_dtype: of the gathered weights, if another one; gradients are reduced in float32.
+            cpu_offload: keep shards, gradients and optimizer state in host memory.
+        """
+        unit = functools.partial(
+            fully_shard,
+            mesh=mesh,
+            mp_policy=MixedPrecisionPolicy(compute_dtype, torch.float32) if compute_dtype else MixedPrecisionPolicy(),
+            offload_policy=CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy(),
+        )
+        for block in cast(nn.ModuleList, self.lm.base_model.layers):
+            unit(block)
+        unit(self)
+
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.
 
@@ -126,13 +144,11 @@ def load_sharded(
 ) -> TokenScorer:
     """A scorer with the causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
 
-    Each transformer block is a unit of its own; embedding, last norm and head are the root's. Collective.
+    Collective.
 
     Args:
         path, dtype, temperature: see :func:`load_model`, :class:`TokenScorer`; ``dtype`` is that of the trained shards.
-        mesh: of one dimension, over which rows are shared.
-        compute_dtype: of the gathered weights, if another one; gradients are reduced in float32.
-        cpu_offload: keep shards, gradients and optimizer state in host memory.
+        mesh, compute_dtype, cpu_offload: see :meth:`TokenScorer.shard`.
 
     Raises:
         SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
@@ -143,16 +159,8 @@ def load_sharded(
         lm = AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, dtype), attn_implementation=_LAYERS["attn_implementation"]
         )
-    unit = functools.partial(
-        fully_shard,
-        mesh=mesh,
-        mp_policy=MixedPrecisionPolicy(compute_dtype, torch.float32) if compute_dtype else MixedPrecisionPolicy(),
-        offload_policy=CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy(),
-    )
-    for block in cast(nn.ModuleList, lm.base_model.layers):
-        unit(block)
     scorer = TokenScorer(lm, temperature)
-    unit(scorer)
+    scorer.shard(mesh, compute_dtype, cpu_offload)
     lm.to_empty(device="cpu" if cpu_offload else mesh.device_type)
     lm.tie_weights()
     for module in lm.modules():
