@@ -16,9 +16,12 @@ from oblr.checks import check_batch, check_folder, check_machine, check_policy, 
 from oblr.model import load_tokenizer
 from oblr.provenance import write_record
 from oblr.terminal import quiet_terminal
+from planning import show_plan
 
 
 def main(cfg: DictConfig) -> None:
+    if cfg.plan:
+        return show_plan(cfg)
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
     check_machine(**cfg.requires)

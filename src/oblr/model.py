@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -93,11 +93,15 @@ class TokenScorer(nn.Module):
         logprobs = logprobs.gather(-1, packed.targets[:, None]).squeeze(-1)
         return TokenScores(logprobs, entropy, collision, hidden.detach())
 
-    def shard(self, mesh: DeviceMesh) -> None:
-        """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's."""
+    def shard(self, mesh: DeviceMesh, **options: Any) -> None:
+        """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's.
+
+        Args:
+            options: of `fully_shard`.
+        """
         for block in cast(nn.ModuleList, self.lm.base_model.layers):
-            fully_shard(block, mesh=mesh)
-        fully_shard(self, mesh=mesh)
+            fully_shard(block, mesh=mesh, **options)
+        fully_shard(self, mesh=mesh, **options)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters by their checkpoint names; a tied head is not repeated. Collective where sharded."""
