@@ -18,9 +18,12 @@ from oblr.model import load_tokenizer
 from oblr.processes import die_with_parent, watched
 from oblr.provenance import write_record
 from oblr.terminal import quiet_terminal
+from planning import show_plan
 
 
 def main(cfg: DictConfig) -> None:
+    if cfg.plan:
+        return show_plan(cfg)
     if RUN_FOLDER in os.environ:
         die_with_parent()
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.

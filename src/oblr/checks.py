@@ -92,14 +92,19 @@ def find_checkpoint(ckpt_path: str | None, folder: Path, config: PretrainedConfi
     return path
 
 
+def count_ranks(devices: Any, num_nodes: int) -> int:
+    """Processes of a run, from ``trainer.devices`` and ``trainer.num_nodes``."""
+    if isinstance(devices, int):
+        return devices * num_nodes
+    # a list of devices, or "auto"
+    return num_nodes * (max(torch.cuda.device_count(), 1) if isinstance(devices, str) else len(devices))
+
+
 def check_batch(
     baseline: Baseline, schedule: Schedule, prompts_per_step: int, group_size: int, devices: Any, num_nodes: int
 ) -> None:
     """Whether N and G suit the baseline, the schedule and the number of devices."""
-    if isinstance(devices, int):
-        ranks = devices * num_nodes
-    else:  # a list of devices, or "auto"
-        ranks = num_nodes * (max(torch.cuda.device_count(), 1) if isinstance(devices, str) else len(devices))
+    ranks = count_ranks(devices, num_nodes)
     if prompts_per_step % ranks:
         raise SettingError(
             "rollout.prompts_per_step",

@@ -13,10 +13,9 @@ def each_segment(a, b):
 
 @pytest.mark.parametrize(("d_in", "d_out"), [(3, 2), (40, 50)])  # T = 4: direct form, Gram form
 @pytest.mark.parametrize("rows", [1, 3, 64])
-def test_exact_norms(d_in, d_out, rows, monkeypatch):
-    monkeypatch.setattr(contractions, "GRAM_ROWS", rows)
+def test_exact_norms(d_in, d_out, rows):
     a, b, other = torch.randn(10, d_in), torch.randn(10, d_out), torch.randn(10, d_in)
-    norms, segments = contractions.ExactNorms(), Segments(IDS, 3)
+    norms, segments = contractions.ExactNorms(rows), Segments(IDS, 3)
     for x, y in ((a, b), (a, 2 * b), (other, b), (a, b)):  # what is remembered of an input belongs to it alone
         torch.testing.assert_close(norms(x, y, segments), each_segment(x, y))
 

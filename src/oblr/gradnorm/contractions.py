@@ -41,10 +41,11 @@ class OfLastInput(Generic[T]):
 
 
 class ExactNorms:
-    """Gram form ``⟨AAᵀ, BBᵀ⟩``, or direct form ``‖BᵀA‖²``, whichever is cheaper."""
+    """Gram form ``⟨AAᵀ, BBᵀ⟩``, or direct form ``‖BᵀA‖²``, whichever is cheaper; Gram matrices ``rows`` at a time."""
 
-    def __init__(self) -> None:
-        self.gram = OfLastInput(lambda a, segments: [gram_rows(x) for x in segments.gather(a)])
+    def __init__(self, rows: int = GRAM_ROWS) -> None:
+        self.rows = rows
+        self.gram = OfLastInput(lambda a, segments: [gram_rows(x, rows) for x in segments.gather(a)])
 
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
         d_in, d_out = a.shape[1], b.shape[1]
@@ -54,7 +55,7 @@ class ExactNorms:
         norms = torch.zeros(segments.count, device=b.device)
         padded = segments.gather(b, fill=False)  # where A's rows are zero, B's do not matter
         for (members, _), rows_a, x in zip(segments.buckets, self.gram(a, segments), padded, strict=True):
-            for part_a, part_b in zip(rows_a, gram_rows(x), strict=True):
+            for part_a, part_b in zip(rows_a, gram_rows(x, self.rows), strict=True):
                 products = part_a * part_b
                 norms[members] += 2 * products.sum((1, 2)) - products[:, :, : products.shape[1]].sum((1, 2))
         return norms
@@ -97,10 +98,9 @@ def square_norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x).square()
 
 
-def gram_rows(x: Tensor) -> list[Tensor]:
-    """The upper triangle of ``XXᵀ`` of each [S, T, d]: from row s on, ``GRAM_ROWS`` rows [S, rows, T − s] each."""
-    starts = range(0, x.shape[1], GRAM_ROWS)
-    return [product(x[:, s : s + GRAM_ROWS], x[:, s:].mT) for s in starts]
+def gram_rows(x: Tensor, rows: int) -> list[Tensor]:
+    """The upper triangle of ``XXᵀ`` of each [S, T, d]: from row s on, [S, rows, T − s] each."""
+    return [product(x[:, s : s + rows], x[:, s:].mT) for s in range(0, x.shape[1], rows)]
 
 
 def linear_gradient(a: Tensor, b: Tensor, span: slice | Tensor) -> Tensor:

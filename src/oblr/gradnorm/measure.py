@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from oblr.errors import SettingError
 from oblr.gradnorm.capture import GradientSum, capture
-from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
+from oblr.gradnorm.contractions import GRAM_ROWS, ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, Segments
 from oblr.types import ResponseTokens, TokenScores
@@ -70,6 +70,7 @@ class GradNorms:
         if probes < 1:
             raise SettingError("gradnorm.probes", f"{probes} is not a count", "use at least 1")
         self.tier, self.passes, self.probes, self.seed = tier, passes, probes, seed
+        self.gram_rows = GRAM_ROWS  # a plan, which counts bytes and no seconds, sets more: that is fewer operations
 
     @property
     def measures(self) -> bool:
@@ -162,7 +163,7 @@ class GradNorms:
     def linear_norms(self, step: int) -> LinearNorms:
         """Exact contraction, or a sketch whose projections depend on seed, step and the order of layers alone."""
         if self.tier == "exact":
-            return ExactNorms()
+            return ExactNorms(self.gram_rows)
         return SketchNorms(self.probes, torch.Generator().manual_seed(hash((self.seed, step)) % 2**63))
 
     def proxy(self, found: "_Found") -> Tensor:

@@ -1,0 +1,192 @@
+"""Run a program for what it would allocate and send: shapes are computed, numbers are not."""
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Bytes = Counter[str]
+#: a parameter's name and how often it has been come to
+Place = tuple[str, int]
+#: Floating-point tensors of more elements are never made.
+SMALL = 2**14
+_INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten._unsafe_index.Tensor}
+#: collective → its name, and which argument is the larger one
+_COLLECTIVES = {
+    torch.ops.c10d._allgather_base_.default: ("all-gather", 0),
+    torch.ops.c10d._reduce_scatter_base_.default: ("reduce-scatter", 1),
+    torch.ops._c10d_functional.all_gather_into_tensor.default: ("all-gather", None),
+    torch.ops._c10d_functional.reduce_scatter_tensor.default: ("reduce-scatter", 0),
+}
+
+
+class DryRun(TorchDispatchMode):
+    """Counts the bytes of all tensors that operations make, as long as they live.
+
+    Large floating-point tensors are fake, whatever they are made of. Indices stay real, because shapes depend on them:
+    which token belongs to which sequence. What the program is given is made under :attr:`fake`, and :meth:`adopt`\\ ed.
+
+    Attributes:
+        live: bytes by kind.
+        peaks: the bytes by kind when most were live, between coming to one parameter and coming to the next.
+        moved: bytes that each rank of the world receives, by collective.
+        shapes: kinds of tensors that their shape tells.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.live: Bytes = Counter()
+        self.shapes: dict[tuple[int, ...], str] = {}
+        self.kind: str | None = None
+        self.storages: dict[int, tuple[str, int]] = {}
+        self.names: dict[int, str] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all peaks, and what was moved."""
+        self.peaks: dict[Place, Bytes] = {}
+        self.moved: Bytes = Counter()
+        self.visits: Counter[str] = Counter()
+        self.come_to("")
+
+    def come_to(self, name: str) -> None:
+        self.name = name
+        self.visits[name] += 1
+        self.total = self.live.total()
+        self.peaks[name, self.visits[name]], self.highest = self.live.copy(), self.total
+
+    @contextmanager
+    def making(self, kind: str) -> Iterator[None]:
+        """All that is made inside is of this kind; elsewhere it is in transit, activations, or what its shape tells."""
+        self.kind = kind
+        try:
+            yield
+        finally:
+            self.kind = None
+
+    def adopt(self, kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Count tensors that were made outside, and remember them as places."""
+        with self.making(kind):
+            for name, tensor in named:
+                local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                self.see(local)
+                self.names[local.untyped_storage()._cdata] = name
+
+    def __enter__(self) -> "DryRun":
+        # FSDP2 gives memory back by resizing storages, which is no operation.
+        self.resize, run = torch.UntypedStorage.resize_, self
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            run.resize(storage, size)
+            run.measure(storage)
+            return storage
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment, method-assign]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self.resize  # type: ignore[method-assign]
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:  # half of all calls
+            return func(*args)
+        if DTensor in types:
+            return NotImplemented  # its local tensors come by
+        fake = False
+        for tensor in _tensors((args, *(kwargs or {}).values())):
+            fake = fake or isinstance(tensor, FakeTensor)
+            name = self.names.get(tensor.untyped_storage()._cdata)
+            if name is not None and name != self.name:
+                self.come_to(name)
+        if fake and func in _INDEXING:
+            args = (args[0], [part for index in args[1] for part in _positions(index)], *args[2:])
+        if func in _COLLECTIVES:
+            self.move(func, args)
+        out = func(*args, **(kwargs or {}))
+        if fake and func._schema.is_mutable and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
+            out = args[0]  # small and real, and stays so: its numbers no longer mean anything
+        elif type(out) is Tensor and not out.is_meta and out.is_floating_point() and out.numel() > SMALL:
+            out = self.fake.from_tensor(out)
+        for tensor in _tensors(out):
+            if not tensor.is_meta and getattr(tensor, "fake_mode", self.fake) is self.fake:  # DTensor tries shapes out
+                self.see(tensor)
+        return out
+
+    def move(self, func: Any, args: Any) -> None:
+        name, larger = _COLLECTIVES[func]
+        if larger is None:
+            self.moved[name] += args[0].nbytes * (args[1] - 1)
+        else:
+            ranks = torch.distributed.get_world_size()
+            self.moved[name] += args[larger].nbytes * (ranks - 1) // ranks
+
+    def see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.storages:
+            self.storages[storage._cdata] = (self.kind or self.kind_of(tensor), 0)
+            weakref.finalize(storage, self.free, storage._cdata)
+            self.measure(storage)
+
+    def kind_of(self, tensor: Tensor) -> str:
+        if tensor.ndim == 1 and tensor.numel() > 2**20:  # what collectives read and write
+            return "in transit"
+        return self.shapes.get(tuple(tensor.shape), "activations")
+
+    def measure(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata in self.storages:
+            kind, before = self.storages[storage._cdata]
+            self.storages[storage._cdata] = (kind, storage.nbytes())
+            self.add(kind, storage.nbytes() - before)
+
+    def free(self, key: int) -> None:
+        kind, size = self.storages.pop(key)
+        self.names.pop(key, None)
+        self.add(kind, -size)
+
+    def add(self, kind: str, size: int) -> None:
+        self.live[kind] += size
+        self.total += size
+        if self.total > self.highest:
+            self.peaks[self.name, self.visits[self.name]], self.highest = self.live.copy(), self.total
+
+
+@contextmanager
+def fake_world(ranks: int) -> Iterator[DeviceMesh]:
+    """A mesh of so many ranks, of which this process is the first and the only one; collectives do nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield init_device_mesh("cpu", (ranks,))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def shapes_in_transit(model: nn.Module) -> dict[tuple[int, ...], str]:
+    """Whole matrices that come and go: gathered weights, and gradients before they are sharded or added."""
+    return {tuple(p.shape): "in transit" for p in model.parameters() if p.ndim > 1}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _positions(index: Any) -> list[Any]:
+    """A real mask as indices, on which the shape of the result depends."""
+    if isinstance(index, Tensor) and index.dtype == torch.bool and not isinstance(index, FakeTensor):
+        return list(index.nonzero().unbind(1))
+    return [index]

@@ -1,0 +1,190 @@
+"""What each rank of a run holds, in training and in rollouts, and whether that fits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PretrainedConfig
+
+from oblr.gradnorm.contractions import GRAM_ROWS
+from oblr.plan.dry_run import Bytes, DryRun
+from oblr.plan.update import Batch, Update, World, fake_model, plan_update
+from oblr.policy import PolicyModule
+from oblr.rollout.hf import HFEngine
+from oblr.rollout.vllm import VLLMEngine
+
+GIB = 2**30
+#: Between updates they live where the shards do.
+STATE = ("weights", "gradients", "optimizer state")
+#: CUDA context, libraries and communication buffers of a process. Not measured.
+CONTEXT = 1.5 * GIB
+#: Share of what comes and goes that the allocator loses in gaps. Not measured.
+FRAGMENTATION = 0.05
+#: What vLLM profiles itself with on large GPUs: tokens of a forward pass, and sequences that are sampled at once.
+ENGINE_TOKENS, ENGINE_SEQUENCES = 16_384, 1024
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank has.
+
+    Attributes:
+        memory: bytes.
+        gpu: or a share of the machine's own memory.
+        offload: whether weights, gradients and optimizer state live in the machine's memory (FSDP2).
+        bucketed: whether DDP keeps gradients a second time, in buckets.
+    """
+
+    memory: float
+    gpu: bool = True
+    offload: bool = False
+    bucketed: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Attributes:
+    parameters: number of them; a tied head is not counted twice.
+    passes: what ``gradnorm.passes`` comes to.
+    training, rollouts: bytes by kind on a rank's device when most are live.
+    host: those in the machine's memory instead.
+    kv_token: bytes of KV cache a token; 0 where the engine is elsewhere.
+    update: see there.
+    """
+
+    parameters: int
+    passes: str
+    training: Bytes
+    rollouts: Bytes
+    host: Bytes
+    kv_token: int
+    update: Update
+    world: World
+    batch: Batch
+    device: Device
+    token_budget: int
+
+    @property
+    def kv_sequences(self) -> int:
+        """How many of the longest sequences the KV cache holds at once."""
+        return int(self.rollouts["KV cache"] / self.kv_token / self.batch.longest) if self.kv_token else 0
+
+    @property
+    def starved(self) -> bool:
+        """Whether the engine's share holds its weights but no sequence."""
+        return self.kv_token > 0 and self.kv_sequences == 0
+
+    @property
+    def lacking(self) -> float:
+        """Bytes beyond what the device has; 0 where all fits."""
+        over = max(0.0, max(self.training.total(), self.rollouts.total()) - self.device.memory)
+        return over + self.starved * self.kv_token * self.batch.longest
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a step in which every group is live and every sequence longest."""
+        tokens = self.batch.groups * self.batch.group_size * self.batch.longest
+        return -(-tokens // self.token_budget)
+
+    @property
+    def moved(self) -> Bytes:
+        """Bytes that a rank receives in such a step, by what for."""
+        moved = Bytes({name: size * self.micro_batches for name, size in self.update.moved.items()})
+        moved["weight sync"] = self.update.moved_by_sync.total()
+        if not self.world.sharded:
+            moved["all-reduce"] = 2 * self.update.resident["gradients"] * (self.world.ranks - 1) // self.world.ranks
+        return +moved
+
+
+def make_plan(
+    policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch, engine: object, device: Device
+) -> Plan:
+    """Plan one rank of a run; nothing is loaded.
+
+    Args:
+        policy: as configured; it is used up.
+        engine: as configured, not started.
+    """
+    run = DryRun()
+    lm = fake_model(run, config, policy.dtype_name)
+    if world.checkpointing:
+        lm.gradient_checkpointing_enable()
+    parameters = sum(p.numel() for p in lm.parameters())
+    weights = sum(p.nbytes for p in lm.parameters()) / (world.ranks if world.sharded else 1)
+    free = device.memory - CONTEXT - (0 if device.offload else weights) - (weights if policy.kl else 0)
+    policy.gradnorm.choose_passes(lm, policy.token_budget, least=lambda _: free)
+    policy.gradnorm.gram_rows = max(GRAM_ROWS, batch.longest // 2)
+    update = plan_update(policy, config, world, batch)
+
+    engine_state, generating, kv_token = engine_memory(engine, config, parameters, batch.longest, device)
+    training, generation, sync = update.peak.copy(), update.resident + generating, update.sync.copy()
+    generation["activations"] = 0  # what a last micro-batch's caches have left behind
+    sync += Bytes({"engine weights": generating["engine weights"]})
+    rollouts = max(generation, sync, key=lambda live: live.total())
+    training["fragmentation"] = int(
+        FRAGMENTATION * sum(update.peak[k] for k in ("activations", "logits", "in transit"))
+    )
+    host: Bytes = Bytes()
+    for live in (training, rollouts):
+        live["context"] = int(CONTEXT)
+        if device.bucketed:
+            live["gradients"] *= 2
+        if device.offload:
+            host = Bytes({kind: live.pop(kind) for kind in STATE})
+    return Plan(
+        parameters,
+        policy.gradnorm.passes if policy.baseline.needs_norms and policy.gradnorm.measures else "one",
+        +(training + engine_state),
+        +rollouts,
+        host,
+        kv_token,
+        update,
+        world,
+        batch,
+        device,
+        policy.token_budget,
+    )
+
+
+def engine_memory(
+    engine: object, config: PretrainedConfig, parameters: int, longest: int, device: Device
+) -> tuple[Bytes, Bytes, int]:
+    """Bytes by kind while training, and in rollouts; bytes of KV cache a token."""
+    if not isinstance(engine, VLLMEngine | HFEngine):  # it has a memory of its own
+        return Bytes(), Bytes(), 0
+    itemsize = getattr(torch, engine.dtype).itemsize
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kv_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size * itemsize
+    weights = parameters * itemsize
+    if isinstance(engine, HFEngine):
+        awake = Bytes({"engine weights": weights})
+        return awake, awake + Bytes({"KV cache": engine.batch_size * longest * kv_token}), kv_token
+    if not device.gpu:
+        awake = Bytes({"engine weights": weights, "KV cache": engine.cpu_kv_cache_gib * GIB})
+        return awake, awake, kv_token
+    workspace = max(
+        ENGINE_TOKENS * 3 * config.intermediate_size * itemsize, ENGINE_SEQUENCES * config.vocab_size * 3 * 4
+    )
+    cache = max(0, int(engine.gpu_memory_utilization * device.memory) - weights - workspace)
+    return Bytes(), Bytes({"engine weights": weights, "engine workspace": workspace, "KV cache": cache}), kv_token
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of settings, and the plan with it and all before it."""
+
+    overrides: list[str]
+    plan: Plan
+
+
+def advise(plan: Plan, candidates: list[list[str]], replan: Callable[[list[str]], Plan]) -> list[Change]:
+    """The first of ``candidates``, one after the other, that help; all that help where even these do not suffice."""
+    changes: list[Change] = []
+    for overrides in candidates:
+        if plan.lacking == 0:
+            break
+        changed = replan([override for change in changes for override in change.overrides] + overrides)
+        if changed.lacking < plan.lacking - 0.01 * plan.device.memory:
+            changes.append(Change(overrides, changed))
+            plan = changed
+    return changes

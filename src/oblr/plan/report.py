@@ -1,0 +1,84 @@
+"""A plan on the screen."""
+
+from rich.table import Table
+
+from oblr.plan.memory import GIB, Change, Plan
+
+#: kind → how the table calls it
+ROWS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer state": "optimizer state",
+    "reference model": "reference model",
+    "activations": "activations",
+    "logits": "logits, a slice of the vocabulary",
+    "in transit": "whole weights and gradients in transit",
+    "fragmentation": "fragmentation (5 % of what comes and goes)",
+    "engine weights": "engine: weights",
+    "engine workspace": "engine: workspace",
+    "KV cache": "engine: KV cache",
+    "context": "CUDA context and libraries",
+}
+
+
+def memory_table(plan: Plan, title: str) -> Table:
+    columns = {"training": plan.training, "rollouts": plan.rollouts}
+    if plan.host:
+        columns["host"] = plan.host
+    table = Table("GiB a rank", *columns, title=title)
+    for kind, label in ROWS.items():
+        if any(live[kind] for live in columns.values()):
+            table.add_row(label, *(f"{live[kind] / GIB:.2f}" if live[kind] else "" for live in columns.values()))
+    table.add_section()
+    table.add_row("total", *(f"{live.total() / GIB:.2f}" for live in columns.values()))
+    return table
+
+
+def remarks(plan: Plan) -> list[str]:
+    """Lines below the table."""
+    world, batch = plan.world, plan.batch
+    lines = [
+        f"{plan.parameters / 1e9:.3f} billion parameters, {world.ranks} rank(s)"
+        f"{', sharded' * world.sharded}{', bfloat16 products' * world.mixed}"
+        f"{', activation checkpointing' * world.checkpointing}, {plan.passes} pass(es)",
+        f"a step: {batch.groups * batch.group_size} sequences a rank, in up to {plan.micro_batches} micro-batches "
+        f"of {plan.token_budget} tokens",
+    ]
+    if batch.group_size * batch.longest > plan.token_budget:
+        lines.append(
+            f"groups of more than policy.token_budget={plan.token_budget} tokens are spread over micro-batches, which "
+            "takes a whole float32 gradient; "
+            f"none is from {batch.group_size * batch.longest} tokens on"
+        )
+    if plan.kv_token:
+        lines.append(
+            f"KV cache: {plan.kv_sequences} sequences of {batch.longest} tokens at once "
+            f"({plan.kv_token / 2**10:.0f} KiB a token)"
+        )
+    if plan.moved:
+        parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.moved.items())
+        lines.append(f"received by each rank in a step, at most, GiB: {parts}")
+    return lines
+
+
+def verdict(plan: Plan) -> str:
+    memory = f"{plan.device.memory / GIB:.0f} GiB"
+    if plan.lacking == 0:
+        return f"fits: {max(plan.training.total(), plan.rollouts.total()) / GIB:.1f} of {memory}"
+    if plan.starved:
+        return f"does not fit: the engine's share of {memory} holds no sequence of {plan.batch.longest} tokens"
+    name, live = max(("training", plan.training), ("rollouts", plan.rollouts), key=lambda column: column[1].total())
+    return f"does not fit: {name} takes {live.total() / GIB:.1f} of {memory}"
+
+
+def advice(plan: Plan, changes: list[Change]) -> list[str]:
+    lines = []
+    for change in changes:
+        after = change.plan
+        lines.append(
+            f"{' '.join(change.overrides)}   training {plan.training.total() / GIB:.1f} → "
+            f"{after.training.total() / GIB:.1f}, rollouts {plan.rollouts.total() / GIB:.1f} → "
+            f"{after.rollouts.total() / GIB:.1f} GiB"
+        )
+        plan = after
+    return lines

@@ -1,0 +1,236 @@
+"""A policy's update and weight sync as one rank of any world would run them, by a dry run of the very code.
+
+Transformer blocks are alike, so five and six of them tell how much each further one takes: between coming to one
+parameter and coming to the next, the most that is live is linear in their number.
+"""
+
+import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from oblr.gradnorm.head import SLICE
+from oblr.model import TokenScorer
+from oblr.packing import PackedBatch, cut, pack, plan
+from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
+from oblr.policy import UNIFORM, PolicyModule
+from oblr.reference import Reference
+from oblr.types import Completion, Problem, Rollout
+
+FEW, MORE = 5, 6
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a policy is trained.
+
+    Attributes:
+        ranks: devices.
+        sharded: whether FSDP2 shares the policy out between them.
+        mixed: bfloat16 products of weights that are kept in ``policy.dtype``.
+        checkpointing: of activations.
+        foreach: whether optimizers handle all parameters at once, which they do on GPUs.
+    """
+
+    ranks: int = 1
+    sharded: bool = False
+    mixed: bool = False
+    checkpointing: bool = False
+    foreach: bool = True
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rollouts of a rank's step: groups of ``group_size`` sequences of up to ``longest`` tokens, prompts included.
+
+    Attributes:
+        groups: how many the rank has.
+        response: most tokens of a response.
+    """
+
+    groups: int
+    group_size: int
+    longest: int
+    response: int
+
+    def micro_batches(self, token_budget: int) -> list[list[list[int]]]:
+        """The largest that there can be: parts, each with its sequences' lengths.
+
+        One is full of whole groups; where a group of longest sequences exceeds the budget, the other is such a group
+        in parts, two of which show what all take.
+        """
+        whole = self.group_size * self.longest
+        count = min(self.groups, -(-token_budget // whole)) * self.group_size
+        batches = [[[min(self.longest, token_budget // count)] * count]]
+        if whole > token_budget:
+            group = [self.longest] * self.group_size
+            ((_, n_parts),) = plan([group], [True], token_budget, lambda counts: counts)
+            first, second, *_ = cut(group, n_parts)
+            batches.append([list(first), list(second)])
+        return batches
+
+    def rollouts(self, lengths: Sequence[int]) -> list[Rollout]:
+        answers = [min(self.response, length - 1) for length in lengths]
+        return [
+            Rollout(
+                Problem("", "", ""), [0] * (length - answer), Completion([0] * answer, [0.0] * answer, True), "", 0.0
+            )
+            for length, answer in zip(lengths, answers, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Update:
+    """Bytes by kind on one rank, and bytes that it receives by collective.
+
+    Attributes:
+        peak: when most are live in an update.
+        resident: between updates.
+        sync: when most are live while all weights are handed out, whole, one by one.
+        moved: in one micro-batch.
+        moved_by_sync: in one sync.
+    """
+
+    peak: Bytes
+    resident: Bytes
+    sync: Bytes
+    moved: Bytes
+    moved_by_sync: Bytes
+
+
+@dataclass(frozen=True)
+class _Run:
+    update: dict[Place, Bytes]
+    resident: Bytes
+    sync: dict[Place, Bytes]
+    moved: Bytes
+    moved_by_sync: Bytes
+
+
+def fake_model(run: DryRun, config: PretrainedConfig, dtype: str) -> PreTrainedModel:
+    """The causal LM without numbers, as :func:`oblr.model.load_model` would load it."""
+    config = copy.deepcopy(config)
+    config.attention_dropout = 0.0
+    with run.fake:
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    return model.train()
+
+
+def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> Update:
+    """``policy``'s passes must be settled."""
+    layers = config.num_hidden_layers
+    if layers <= MORE:
+        run = _dry_run(policy, config, world, batch)
+        return Update(_peak(run.update), run.resident, _peak(run.sync), run.moved, run.moved_by_sync)
+    few, more = (_dry_run(policy, _shortened(config, n), world, batch) for n in (FEW, MORE))
+
+    def further(a: Bytes, b: Bytes) -> Bytes:
+        return Bytes({kind: a[kind] + (b[kind] - a[kind]) * (layers - FEW) for kind in a | b})
+
+    def furthest(a: dict[Place, Bytes], b: dict[Place, Bytes]) -> Bytes:
+        near, far = _places(a, FEW), _places(b, MORE)
+        return _peak({place: further(near[place], far[place]) for place in near.keys() & far.keys()})
+
+    return Update(
+        furthest(few.update, more.update),
+        further(few.resident, more.resident),
+        furthest(few.sync, more.sync),
+        further(few.moved, more.moved),
+        further(few.moved_by_sync, more.moved_by_sync),
+    )
+
+
+def _peak(peaks: dict[Any, Bytes]) -> Bytes:
+    return max(peaks.values(), key=lambda live: live.total())
+
+
+def _shortened(config: PretrainedConfig, layers: int) -> PretrainedConfig:
+    config = copy.deepcopy(config)
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    return config
+
+
+def _places(peaks: dict[Place, Bytes], layers: int) -> dict[Any, Bytes]:
+    """Layers by their distance from either end: the first two, the last three; FSDP2 works ahead by two."""
+    placed = {}
+    for (name, visit), live in peaks.items():
+        parts = name.split(".")
+        index = next((i for i, part in enumerate(parts) if part.isdigit()), None)
+        if index is None:
+            placed[name, visit] = live
+            continue
+        layer = int(parts[index])
+        for distance in (layer, layer - layers):
+            if -3 <= distance < 2:
+                placed[".".join([*parts[:index], f"{distance:+d}", *parts[index + 1 :]]), visit] = live
+    return placed
+
+
+def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> _Run:
+    run = DryRun()
+    with fake_world(world.ranks) as mesh:
+        scorer = _scorer(run, policy, config, world, mesh)
+        policy.scorer = scorer
+        parameters = dict(scorer.named_parameters())
+        run.adopt("weights", parameters.items())
+        run.shapes = shapes_in_transit(scorer.lm)
+        policy.reference = None
+        if policy.kl is not None:
+            reference = _scorer(run, policy, config, world, mesh)
+            run.adopt("reference model", ((f"reference.{name}", p) for name, p in reference.named_parameters()))
+            policy.reference = Reference(reference, policy.kl)
+        with run, torch.autocast("cpu", torch.bfloat16) if world.mixed else nullcontext():
+            with run.making("gradients"):
+                for p in parameters.values():
+                    p.grad = torch.zeros_like(p)
+            run.adopt("gradients", ((f"gradient of {name}", p.grad) for name, p in parameters.items()))
+            optimizer = policy.make_optimizer(parameters.values())
+            for group in optimizer.param_groups:
+                if "foreach" in group:
+                    group["foreach"] = world.foreach
+            with run.making("optimizer state"):
+                optimizer.step()
+            run.restart()
+            moved: Bytes = Bytes()
+            for parts in batch.micro_batches(policy.token_budget):
+                group_size = batch.group_size if len(parts) == 1 else sum(map(len, parts))
+                _update(run, policy, [pack(batch.rollouts(part)) for part in parts], group_size)
+                moved = moved or run.moved.copy()
+            optimizer.step()
+            update, resident = run.peaks, run.live.copy()
+            run.restart()
+            for _ in scorer.weights():
+                pass
+        del policy.scorer, policy.reference
+    return _Run(update, resident, run.peaks, moved, run.moved)
+
+
+def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh) -> TokenScorer:
+    scorer = TokenScorer(fake_model(run, config, policy.dtype_name), policy.temperature)
+    if world.checkpointing:
+        scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if world.sharded:
+        scorer.shard(mesh, torch.bfloat16 if world.mixed else None)
+    return scorer
+
+
+def _update(run: DryRun, policy: PolicyModule, parts: list[PackedBatch], group_size: int) -> None:
+    """The part of the policy's step that a micro-batch takes, with coefficients that mean nothing."""
+    for packed in parts:
+        n, vocabulary = len(packed.targets), policy.scorer.lm.get_output_embeddings().out_features
+        widths = {vocabulary, width := min(vocabulary, max(1, SLICE // n)), vocabulary % width}
+        run.shapes |= {(n, width): "logits" for width in widths}
+    tier = policy.gradnorm if policy.baseline.needs_norms else UNIFORM
+    with policy.score(tier, parts, group_size) as scores:
+        tokens = scores.tokens
+        coefficients = torch.ones(len(tokens.logs) if policy.per_token else len(tokens.lengths), dtype=torch.float64)
+        if policy.reference is not None and policy.penalises_tokens:
+            policy.reference.token_coefficients(parts, tokens)
+        scores.backward(coefficients)

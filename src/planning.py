@@ -1,0 +1,122 @@
+"""``python src/train.py … plan=true``: what a run takes of each GPU, told by a machine without any."""
+
+import functools
+import os
+from typing import Any
+
+import hydra
+import rich
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from launch import ROOT
+from oblr.checks import check_batch, check_policy, count_ranks
+from oblr.errors import SettingError
+from oblr.plan.memory import GIB, Device, Plan, advise, make_plan
+from oblr.plan.report import advice, memory_table, remarks, verdict
+from oblr.plan.update import Batch, World
+
+
+def show_plan(cfg: DictConfig) -> None:
+    """Print the plan and, where it does not fit, what to change.
+
+    Raises:
+        SettingError: it does not fit.
+    """
+    plan = make(cfg)
+    rich.print(memory_table(plan, cfg.name), *remarks(plan), verdict(plan), sep="\n")
+    if plan.lacking == 0:
+        return
+    task = list(HydraConfig.get().overrides.task)
+
+    @functools.cache
+    def replanned(*overrides: str) -> Plan:
+        names = {override.split("=")[0] for override in overrides}
+        kept = [override for override in task if override.split("=")[0] not in names]
+        return make(hydra.compose("train", [*kept, *overrides]))
+
+    changes = advise(plan, candidates(cfg, plan), lambda overrides: replanned(*overrides))
+    rich.print("to change, in this order:" if changes else "", *advice(plan, changes), sep="\n")
+    overrides = " ".join(override for change in changes for override in change.overrides)
+    enough = bool(changes) and changes[-1].plan.lacking == 0
+    raise SettingError(
+        "requires.gpu_memory_gib",
+        verdict(plan),
+        f"it fits with {overrides}" if enough else "use more or larger GPUs, or a smaller policy",
+    )
+
+
+def make(cfg: DictConfig) -> Plan:
+    ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
+    local = ROOT / "conf" / "architecture" / cfg.policy.path
+    config = check_policy(
+        str(local if local.exists() else cfg.policy.path), cfg.policy.dtype, cfg.rollout.max_model_len
+    )
+    policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    check_batch(
+        *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
+        *(cfg.trainer.devices, cfg.trainer.num_nodes),
+    )
+    strategy = cfg.trainer.strategy._target_
+    gpu = cfg.requires.gpu_memory_gib > 0 or torch.cuda.is_available()
+    world = World(
+        ranks=ranks,
+        sharded=strategy == "oblr.strategies.FSDP",
+        mixed=cfg.trainer.precision == "bf16-mixed",
+        checkpointing=cfg.policy.activation_checkpointing,
+        foreach=gpu,
+    )
+    rollout = cfg.rollout
+    return make_plan(
+        policy,
+        config,
+        world,
+        Batch(rollout.prompts_per_step // ranks, rollout.group_size, rollout.max_model_len, rollout.max_new_tokens),
+        hydra.utils.instantiate(rollout.engines[rollout.engine], _convert_="all")(),
+        Device(
+            memory=cfg.requires.gpu_memory_gib * GIB or own_memory(ranks // cfg.trainer.num_nodes),
+            gpu=gpu,
+            offload=cfg.policy.cpu_offload,
+            bucketed=strategy == "oblr.strategies.DDP",
+        ),
+    )
+
+
+def own_memory(ranks: int) -> float:
+    """Bytes that this machine has for each of so many ranks."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / ranks
+
+
+def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
+    """Changes that may help, those that cost least first; only of settings that this configuration has."""
+    ranks, nodes, batch, device = plan.world.ranks, cfg.trainer.num_nodes, plan.batch, plan.device
+    whole, engine = batch.group_size * batch.longest, f"rollout.engines.{cfg.rollout.engine}.gpu_memory_utilization"
+    resident = plan.rollouts.total() - sum(
+        plan.rollouts[kind] for kind in ("engine weights", "engine workspace", "KV cache")
+    )
+    share = int(100 * (1 - resident / device.memory)) / 100
+    budgets = [whole] if plan.token_budget < whole else [plan.token_budget // 2, plan.token_budget // 4]
+    options: list[tuple[bool, dict[str, Any]]] = [
+        (not plan.world.sharded and ranks > 1, {"trainer": "fsdp", "trainer.devices": ranks // nodes}),
+        (plan.passes == "one", {"gradnorm.passes": "two"}),
+        (not plan.world.checkpointing, {"policy.activation_checkpointing": "true"}),
+        *((True, {"policy.token_budget": budget}) for budget in budgets),
+        (share > 0.1, {engine: share}),
+        (HydraConfig.get().runtime.choices.optimizer != "sgd", {"optimizer": "sgd"}),
+        (ranks == 1, {"trainer": "fsdp", "trainer.devices": 8}),
+        (ranks > 1, {"trainer": "fsdp", "trainer.num_nodes": 2 * nodes}),
+        (not device.offload, {"policy.cpu_offload": "true"}),
+    ]
+    return [
+        [f"{name}={value}" for name, value in settings.items()]
+        for useful, settings in options
+        if useful and all(has(cfg, name) for name in settings)
+    ]
+
+
+def has(cfg: DictConfig, name: str) -> bool:
+    path, _, key = name.rpartition(".")
+    return key in (OmegaConf.select(cfg, path) if path else cfg)
