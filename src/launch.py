@@ -44,7 +44,9 @@ def run_folder(runs: str, ckpt_path: str | None) -> str:
 def register_resolvers() -> None:
     """Functions that the configuration files call."""
     OmegaConf.register_new_resolver("root", lambda: str(ROOT), replace=True)
-    OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)
+    OmegaConf.register_new_resolver(
+        "computed_in", lambda precision, dtype: "bfloat16" if precision == "bf16-mixed" else dtype, replace=True
+    )
     OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True, replace=True)
 
 
