@@ -218,10 +218,10 @@ class PolicyModule(L.LightningModule):
                 continue
             if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
                 p.grad.mul_(self.trainer.world_size / n_groups)
-                mean_square += self.reduce(p.grad.to_local().double().square().sum())
+                mean_square += self.reduce(_square_norm(p.grad.to_local()))
             else:
                 p.grad.copy_(self.reduce(p.grad) / n_groups)
-                mean_square += p.grad.double().square().sum()
+                mean_square += _square_norm(p.grad)
         square_mean = self.reduce(group_squares.sum().to(self.device)) / n_groups
         return Moments(n_groups, mean_square.item(), square_mean.item())
 
@@ -260,3 +260,8 @@ class PolicyModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.schedule.load_state_dict(checkpoint["oblr"]["schedule"])
         self.baseline.load_state_dict(checkpoint["oblr"]["baseline"])
+
+
+def _square_norm(x: Tensor) -> Tensor:
+    """Float64 [], without a float64 copy of ``x``: rows are summed in float32."""
+    return torch.linalg.vector_norm(x, dim=-1).double().square().sum()
