@@ -234,10 +234,10 @@ class PolicyModule(L.LightningModule):
                 continue
             if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
                 p.grad.mul_(self.trainer.world_size / n_groups)
-                mean_square += self.reduce(p.grad.to_local().double().square().sum().to(self.device))
+                mean_square += self.reduce(_square_norm(p.grad.to_local()).to(self.device))
             else:
                 p.grad.copy_(self.reduce(p.grad) / n_groups)
-                mean_square += p.grad.double().square().sum()
+                mean_square += _square_norm(p.grad)
         square_mean = self.reduce(group_squares.sum().to(self.device)) / n_groups
         return Moments(n_groups, mean_square.item(), square_mean.item())
 
@@ -287,3 +287,8 @@ class PolicyModule(L.LightningModule):
         states = checkpoint["oblr"]["random"]
         if self.global_rank < len(states):  # a rank that was not there goes on as it was seeded
             set_random_state(states[self.global_rank])
+
+
+def _square_norm(x: Tensor) -> Tensor:
+    """Float64 [], without a float64 copy of ``x``: rows are summed in float32."""
+    return torch.linalg.vector_norm(x, dim=-1).double().square().sum()

@@ -113,7 +113,7 @@ def make_plan(
     weights = sum(p.nbytes for p in lm.parameters()) / (world.ranks if world.sharded else 1)
     free = device.memory - CONTEXT - (0 if device.offload else weights) - (weights if policy.kl else 0)
     policy.gradnorm.choose_passes(lm, policy.token_budget, least=lambda _: free)
-    policy.gradnorm.gram_rows = max(GRAM_ROWS, batch.longest // 2)
+    policy.gradnorm.gram_rows = max(GRAM_ROWS, batch.longest)
     update = plan_update(policy, config, world, batch)
 
     engine_state, generating, kv_token = engine_memory(engine, config, parameters, batch.longest, device)

@@ -1,7 +1,7 @@
 """A policy's update and weight sync as one rank of any world would run them, by a dry run of the very code.
 
-Transformer blocks are alike, so five and six of them tell how much each further one takes: between coming to one
-parameter and coming to the next, the most that is live is linear in their number.
+Transformer blocks are alike, so a few of them and one more tell how much each further one takes: between coming to
+one parameter and coming to the next, the most that is live is linear in their number.
 """
 
 import copy
@@ -22,7 +22,8 @@ from oblr.policy import UNIFORM, PolicyModule
 from oblr.reference import Reference
 from oblr.types import Completion, Problem, Rollout
 
-FEW, MORE = 5, 6
+#: Blocks at the start and at the end of a model that may differ from those between; FSDP2 works ahead by two.
+EDGES, SHARDED_EDGES = (2, 2), (2, 3)
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,16 @@ class Batch:
     longest: int
     response: int
 
-    def micro_batches(self, token_budget: int) -> list[list[list[int]]]:
-        """The largest that there can be: parts, each with its sequences' lengths.
+    def full(self, token_budget: int) -> list[list[int]]:
+        """Lengths of the sequences of one micro-batch, of whole groups."""
+        count = min(self.groups, -(-token_budget // (self.group_size * self.longest))) * self.group_size
+        return [[min(self.longest, token_budget // count)] * count]
 
-        One is full of whole groups; where a group of longest sequences exceeds the budget, the other is such a group
-        in parts, two of which show what all take.
-        """
-        whole = self.group_size * self.longest
-        count = min(self.groups, -(-token_budget // whole)) * self.group_size
-        batches = [[[min(self.longest, token_budget // count)] * count]]
-        if whole > token_budget:
-            group = [self.longest] * self.group_size
-            ((_, n_parts),) = plan([group], [True], token_budget, lambda counts: counts)
-            first, second, *_ = cut(group, n_parts)
-            batches.append([list(first), list(second)])
-        return batches
+    def split(self, token_budget: int) -> list[list[int]]:
+        """Those of a group too large for one, in parts, of which two show what all take; empty if there is none."""
+        group = [self.longest] * self.group_size
+        ((_, n_parts),) = plan([group], [True], token_budget, lambda counts: counts)
+        return [list(part) for part in cut(group, n_parts)[:2]] if sum(group) > token_budget else []
 
     def rollouts(self, lengths: Sequence[int]) -> list[Rollout]:
         answers = [min(self.response, length - 1) for length in lengths]
@@ -123,25 +119,26 @@ def fake_model(run: DryRun, config: PretrainedConfig, dtype: str) -> PreTrainedM
 
 def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> Update:
     """``policy``'s passes must be settled."""
-    layers = config.num_hidden_layers
-    if layers <= MORE:
+    layers, edges = config.num_hidden_layers, SHARDED_EDGES if world.sharded else EDGES
+    few = sum(edges)
+    if layers <= few + 1:
         run = _dry_run(policy, config, world, batch)
         return Update(_peak(run.update), run.resident, _peak(run.sync), run.moved, run.moved_by_sync)
-    few, more = (_dry_run(policy, _shortened(config, n), world, batch) for n in (FEW, MORE))
+    less, more = (_dry_run(policy, _shortened(config, n), world, batch) for n in (few, few + 1))
 
     def further(a: Bytes, b: Bytes) -> Bytes:
-        return Bytes({kind: a[kind] + (b[kind] - a[kind]) * (layers - FEW) for kind in a | b})
+        return Bytes({kind: a[kind] + (b[kind] - a[kind]) * (layers - few) for kind in a | b})
 
     def furthest(a: dict[Place, Bytes], b: dict[Place, Bytes]) -> Bytes:
-        near, far = _places(a, FEW), _places(b, MORE)
+        near, far = _places(a, few, edges), _places(b, few + 1, edges)
         return _peak({place: further(near[place], far[place]) for place in near.keys() & far.keys()})
 
     return Update(
-        furthest(few.update, more.update),
-        further(few.resident, more.resident),
-        furthest(few.sync, more.sync),
-        further(few.moved, more.moved),
-        further(few.moved_by_sync, more.moved_by_sync),
+        furthest(less.update, more.update),
+        further(less.resident, more.resident),
+        furthest(less.sync, more.sync),
+        further(less.moved, more.moved),
+        further(less.moved_by_sync, more.moved_by_sync),
     )
 
 
@@ -157,8 +154,8 @@ def _shortened(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     return config
 
 
-def _places(peaks: dict[Place, Bytes], layers: int) -> dict[Any, Bytes]:
-    """Layers by their distance from either end: the first two, the last three; FSDP2 works ahead by two."""
+def _places(peaks: dict[Place, Bytes], layers: int, edges: tuple[int, int]) -> dict[Any, Bytes]:
+    """Blocks by their distance from the nearer end."""
     placed = {}
     for (name, visit), live in peaks.items():
         parts = name.split(".")
@@ -166,10 +163,10 @@ def _places(peaks: dict[Place, Bytes], layers: int) -> dict[Any, Bytes]:
         if index is None:
             placed[name, visit] = live
             continue
-        layer = int(parts[index])
-        for distance in (layer, layer - layers):
-            if -3 <= distance < 2:
-                placed[".".join([*parts[:index], f"{distance:+d}", *parts[index + 1 :]]), visit] = live
+        first, last = int(parts[index]), int(parts[index]) - layers
+        if first < edges[0] or last >= -edges[1]:
+            distance = f"{first if first < edges[0] else last:+d}"
+            placed[".".join([*parts[:index], distance, *parts[index + 1 :]]), visit] = live
     return placed
 
 
@@ -199,7 +196,7 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
                 optimizer.step()
             run.restart()
             moved: Bytes = Bytes()
-            for parts in batch.micro_batches(policy.token_budget):
+            for parts in filter(None, (batch.full(policy.token_budget), batch.split(policy.token_budget))):
                 group_size = batch.group_size if len(parts) == 1 else sum(map(len, parts))
                 _update(run, policy, [pack(batch.rollouts(part)) for part in parts], group_size)
                 moved = moved or run.moved.copy()
