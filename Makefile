@@ -1,8 +1,9 @@
 # make demo     install on first use, then train the pocket policy (no GPU, no hub needed)
+# make sweep-local  train every task of conf/experiment/sweep.yaml here, without SLURM; ARGS="experiment=…" another's
 # make test     install on first use, then run the test suite
 # make bench    measure everything that the README and benchmarks/results/ claim: hours
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-.PHONY: demo test install lint bench
+.PHONY: demo sweep-local test install lint bench
 
 PYTHON ?= python3
 FLAVOUR ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),cuda,cpu)
@@ -24,6 +25,9 @@ export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 
 demo: $(STAMP)
 	$(PY) src/train.py experiment=pocket $(ARGS)
+
+sweep-local: $(STAMP)
+	$(PY) src/sweep.py experiment=sweep $(ARGS)
 
 test: $(STAMP)
 	$(PY) -m pytest $(ARGS)

@@ -11,10 +11,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from callbacks.graceful_stop import GracefulStop
+from callbacks.summary import outcome
 from launch import ROOT, RUN_FOLDER, launch
 from oblr.checks import check_batch, check_folder, check_machine, check_policy, find_checkpoint
 from oblr.model import load_tokenizer
-from oblr.provenance import write_record
+from oblr.provenance import write_finished, write_record
 from oblr.terminal import quiet_terminal
 
 
@@ -36,7 +37,7 @@ def main(cfg: DictConfig) -> None:
         cfg.trainer.num_nodes,
     )
     first = rank_zero_only.rank == 0
-    check_folder(folder, joining=checkpoint is not None or not first)
+    check_folder(folder, joining=cfg.ckpt_path is not None or not first)
 
     with quiet_terminal(folder / ("train.log" if first else f"train-rank{rank_zero_only.rank}.log")):
         L.seed_everything(cfg.seed)
@@ -54,6 +55,8 @@ def main(cfg: DictConfig) -> None:
         if stop is not None and stop.received is not None:
             rich.print(f"stopped after step {trainer.current_epoch}; go on with ckpt_path=last")
             sys.exit(128 + stop.received)
+        if first:
+            write_finished(folder, steps=trainer.current_epoch, metrics=outcome(trainer))
 
 
 def build_trainer(cfg: DictConfig) -> L.Trainer:

@@ -16,6 +16,7 @@ ALLOWED = {
     "timing": set(),
     "terminal": set(),
     "provenance": set(),
+    "sweeps": BASE | {"metrics", "provenance"},
     **dict.fromkeys(LEAVES, BASE),
     "model": BASE | {"gradnorm"},
     "pretraining": BASE,
@@ -25,11 +26,12 @@ ALLOWED = {
     "checks": BASE | {"model", "baselines", "schedules"},
     "callbacks": BASE | LEAVES | {"policy", "rollout"},
 }
+SCRIPTS = {"train.py", "pretrain.py", "sweep.py", "snapshot.py", "launch.py"}
 #: package → the only places that may import it
 ONLY_IN = {
     "vllm": {"rollout/vllm.py"},
-    "hydra": {"train.py", "pretrain.py", "launch.py"},
-    "omegaconf": {"train.py", "pretrain.py", "launch.py"},
+    "hydra": SCRIPTS,
+    "omegaconf": SCRIPTS,
     "lightning": {"policy.py", "pretraining.py", "rollout/datamodule.py", "train.py", "pretrain.py", "callbacks"},
 }
 

@@ -63,15 +63,17 @@ def check_folder(folder: Path, joining: bool) -> None:
 
 
 def find_checkpoint(ckpt_path: str | None, folder: Path, config: PretrainedConfig) -> Path | None:
-    """The checkpoint to resume from; ``last`` is the newest in the run folder.
+    """The checkpoint to resume from; ``last`` is the newest in the run folder, and so is ``auto``, if there is one.
 
     Raises:
         SettingError: it is missing, unreadable, not one of ours, or of another architecture.
     """
     if ckpt_path is None:
         return None
-    if ckpt_path == "last":
+    if ckpt_path in ("last", "auto"):
         written = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+        if not written and ckpt_path == "auto":
+            return None
         if not written:
             raise SettingError("ckpt_path", f"{folder} has no checkpoint", "name another run with paths.output_dir")
         path = written[-1]
