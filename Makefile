@@ -1,10 +1,12 @@
 # make demo     install on first use, then train the pocket policy (no GPU, no hub needed)
+# make sweep-local  the array of slurm/sweep.sbatch on this machine;  SWEEP=<experiment> another one
 # make test     install on first use, then run the test suite
 # make bench    measure everything that the README and benchmarks/results/ claim: hours
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-.PHONY: demo test install lint bench
+.PHONY: demo sweep-local test install lint bench
 
 PYTHON ?= python3
+SWEEP ?= sweep
 FLAVOUR ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),cuda,cpu)
 VENV := .venv
 # Written last, so a stamp means a finished install; UNFINISHED is written first.
@@ -24,6 +26,9 @@ export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 
 demo: $(STAMP)
 	$(PY) src/train.py experiment=pocket $(ARGS)
+
+sweep-local: $(STAMP)
+	$(PY) src/sweep.py experiment=$(SWEEP) $(ARGS)
 
 test: $(STAMP)
 	$(PY) -m pytest $(ARGS)

@@ -8,21 +8,19 @@ what comes and goes. The experiments' plans are on paper: GiB on each GPU, and w
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from gradnorm import peak_memory
 from lightning.pytorch.strategies import ModelParallelStrategy
-from report import ROOT, Figure, at_most, write
+from report import Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline

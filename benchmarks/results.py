@@ -27,15 +27,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from hydra.utils import instantiate
 from report import ROOT, Estimate, Figure, write
-from scipy.stats import bootstrap, trim_mean
 from tiers import measure, pocket, sample
 from training import Record, composed, train
 
 from oblr.baselines.base import Groups
+from oblr.metrics.aggregate import area_under_curve, interquartile_mean
 from oblr.model import TokenScorer, load_model
 from oblr.provenance import revision
 from oblr.schedules.snr import SNREstimates, shrinkage
@@ -132,17 +131,13 @@ def final(record: Record) -> float:
 
 def area(record: Record) -> float:
     """Mean held-out accuracy over the run."""
-    steps = [int(step) for step in record.accuracy]
-    return float(np.trapezoid(list(record.accuracy.values()), steps) / (steps[-1] - steps[0]))
+    return area_under_curve([int(step) for step in record.accuracy], list(record.accuracy.values()))
 
 
-def interquartile_mean(name: str, unit: str, values: Sequence[float]) -> Estimate:
-    """Over seeds, with a bootstrap interval."""
-    data = np.array(values)
-    interval = bootstrap(
-        (data,), lambda x, axis: trim_mean(x, 0.25, axis=axis), method="percentile", n_resamples=5000, rng=0
-    ).confidence_interval
-    return Estimate(name, float(trim_mean(data, 0.25)), unit, low=float(interval.low), high=float(interval.high))
+def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
+    """Their interquartile mean, with its interval."""
+    mean, low, high = interquartile_mean(values)
+    return Estimate(name, mean, unit, low=low, high=high)
 
 
 def ratio(records: Sequence[Record]) -> float:
@@ -154,9 +149,9 @@ def cell_figures(cell: Cell, runs: Runs, optimum: dict[str, float]) -> Iterator[
     records, rloo = runs.of(cell), runs.of(Cell("rloo", cell.schedule))
     yield Figure(f"{cell.name}: {RATES[cell.schedule]}", runs.tuned(cell), "chosen from " + "/".join(map(str, GRID)))
     for name, measure_of in (("final accuracy", final), ("area under the curve", area)):
-        yield interquartile_mean(f"{cell.name}: {name}", "%", [100 * measure_of(record) for record in records])
+        yield over_seeds(f"{cell.name}: {name}", "%", [100 * measure_of(record) for record in records])
         differences = [100 * (measure_of(a) - measure_of(b)) for a, b in zip(records, rloo, strict=True)]
-        yield interquartile_mean(f"{cell.name}: {name}, over RLOO's", "points", differences)
+        yield over_seeds(f"{cell.name}: {name}, over RLOO's", "points", differences)
     if cell.baseline not in BIASED:
         yield Figure(f"{cell.name}: variance in its runs", ratio(records), "× RLOO")
         yield Figure(f"{cell.name}: variance, untrained policy", optimum[cell.baseline], "× optimum")

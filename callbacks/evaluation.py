@@ -7,7 +7,8 @@ import torch
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer, rollout_data
-from oblr.metrics.accuracy import Interval, ProblemAccuracy
+from oblr.metrics.accuracy import ProblemAccuracy
+from oblr.metrics.aggregate import Interval
 from oblr.policy import PolicyModule
 from oblr.types import RolloutBatch, Sampling
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from callbacks.observer import Observer, tensorboard
+from oblr.metrics.aggregate import area_under_curve
 
 Curve = tuple[list[int], list[float]]
 
@@ -29,13 +30,26 @@ class Summary(Observer):
 
 
 def read_curves(folder: Path) -> dict[str, Curve]:
-    """All scalars of a TensorBoard folder: name → (steps, values)."""
+    """All scalars of a TensorBoard folder: name → (steps, values). A step that was taken again counts once."""
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
-    return {
-        tag: ([event.step for event in events.Scalars(tag)], [event.value for event in events.Scalars(tag)])
-        for tag in events.Tags()["scalars"]
-    }
+    curves = {}
+    for tag in events.Tags()["scalars"]:
+        last = {event.step: event.value for event in events.Scalars(tag)}
+        steps = sorted(last)
+        curves[tag] = (steps, [last[step] for step in steps])
+    return curves
+
+
+def outcome(trainer: Trainer) -> dict[str, float]:
+    """Where the run's held-out accuracies end, and the areas under them; nothing without TensorBoard."""
+    writer, metrics = tensorboard(trainer), {}
+    for tag, (steps, values) in read_curves(Path(writer.log_dir)).items() if writer is not None else ():
+        if tag.startswith("eval/"):
+            metrics[tag] = values[-1]
+            if tag.endswith("_accuracy"):
+                metrics[tag.removesuffix("_accuracy") + "_area"] = area_under_curve(steps, values)
+    return metrics
 
 
 def summary_table(curves: dict[str, Curve]) -> Table:

@@ -5,13 +5,17 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import hydra
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -66,6 +70,25 @@ def launch(config_name: str, task: Callable[[DictConfig], None]) -> None:
 
     with one_line_errors():
         hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name=config_name)(guarded)()
+
+
+@contextmanager
+def composer() -> Iterator[Callable[[str, Sequence[str], RunMode], DictConfig]]:
+    """Yields what composes a configuration, ``hydra`` included, of its name, overrides and mode."""
+    register_resolvers()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+
+        def compose(config_name: str, overrides: Sequence[str], mode: RunMode) -> DictConfig:
+            cfg = GlobalHydra.instance().hydra.compose_config(config_name, list(overrides), mode)
+            HydraConfig.instance().set_config(cfg)
+            return cfg
+
+        yield compose
+
+
+def job_config(cfg: DictConfig) -> DictConfig:
+    """Without ``hydra``."""
+    return OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from callbacks.graceful_stop import GracefulStop
+from callbacks.summary import outcome
 from launch import ROOT, RUN_FOLDER, launch
 from oblr.checks import check_batch, check_folder, check_machine, check_policy, find_checkpoint
 from oblr.model import load_tokenizer
 from oblr.processes import die_with_parent, watched
-from oblr.provenance import write_record
+from oblr.provenance import write_finished, write_record
 from oblr.terminal import quiet_terminal
 from planning import show_plan
 
@@ -43,7 +44,7 @@ def main(cfg: DictConfig) -> None:
         cfg.trainer.num_nodes,
     )
     first = rank_zero_only.rank == 0
-    check_folder(folder, joining=checkpoint is not None or not first)
+    check_folder(folder, joining=cfg.ckpt_path is not None or not first)
 
     with quiet_terminal(folder / ("train.log" if first else f"train-rank{rank_zero_only.rank}.log")):
         L.seed_everything(cfg.seed)
@@ -66,6 +67,8 @@ def main(cfg: DictConfig) -> None:
             sys.exit(128 + stop.received if first else 0)  # one rank speaks for all
         policy.scorer.export(tokenizer, folder / "policy", policy.compute_dtype)
         rich.print(f"policy      {folder / 'policy'}")
+        if first:
+            write_finished(folder, steps=trainer.current_epoch, metrics=outcome(trainer))
 
 
 def build_trainer(cfg: DictConfig) -> L.Trainer:

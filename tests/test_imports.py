@@ -20,20 +20,23 @@ ALLOWED = {
     "processes": {"errors", "terminal"},
     "checkpoint": {"errors"},
     "strategies": {"checkpoint"},
+    "sweeps": BASE | {"metrics", "provenance"},
     **dict.fromkeys(LEAVES, BASE),
     "model": BASE | {"gradnorm"},
     "pretraining": BASE,
     "reference": BASE | {"model", "losses"},
+    "plan": BASE | {"model", "reference", "gradnorm", "policy", "rollout"},
     "policy": BASE | {"checkpoint", "randomness", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"model", "rewards"},
     "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
     "callbacks": BASE | LEAVES | {"checkpoint", "policy", "rollout"},
 }
+SCRIPTS = {"train.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}
 #: package → the only places that may import it
 ONLY_IN = {
     "vllm": {"rollout/vllm.py", "rollout/transfer.py", "rollout/senders.py"},
-    "hydra": {"train.py", "pretrain.py", "launch.py"},
-    "omegaconf": {"train.py", "pretrain.py", "launch.py"},
+    "hydra": SCRIPTS,
+    "omegaconf": SCRIPTS,
     "lightning": {
         *("policy.py", "pretraining.py", "rollout/datamodule.py", "strategies.py"),
         *("train.py", "pretrain.py", "callbacks"),

@@ -64,15 +64,17 @@ def check_folder(folder: Path, joining: bool) -> None:
 
 
 def find_checkpoint(ckpt_path: str | None, folder: Path, config: PretrainedConfig) -> Path | None:
-    """The checkpoint to resume from; ``last`` is the newest complete one in the run folder.
+    """The checkpoint to resume from; ``last`` is the newest complete one in the run folder, ``auto`` too, if any.
 
     Raises:
         SettingError: it is missing, incomplete, not one of ours, or of another architecture.
     """
     if ckpt_path is None:
         return None
-    if ckpt_path == "last":
+    if ckpt_path in ("last", "auto"):
         whole = by_age(folder / "checkpoints")
+        if not whole and ckpt_path == "auto":
+            return None
         if not whole:
             raise SettingError("ckpt_path", f"{folder} has no checkpoint", "name another run with paths.output_dir")
         path = whole[-1]

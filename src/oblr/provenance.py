@@ -1,20 +1,33 @@
 """What it takes to know later what a run was."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+#: What a run executes.
+CODE = ("src", "callbacks", "conf", "slurm")
+#: In a copy of the code: the revision that it is a copy of.
+REVISION = "REVISION"
+#: The last file that a run writes.
+FINISHED = "finished.json"
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "torchmetrics", "datasets", "reasoning-gym")
 
 
 def revision(root: Path) -> str:
     """Git commit of the code, with ``+changes`` where files differ from it; "unknown" outside a checkout.
 
-    What benchmarks have measured is no code: a new result does not make the next one look changed.
+    A :func:`snapshot` has that of the checkout which it was taken from. What benchmarks have measured is no code: a new
+    result does not make the next one look changed.
     """
+    if (root / REVISION).exists():
+        return (root / REVISION).read_text().strip()
+    if shutil.which("git") is None:
+        return "unknown"
     git = ["git", "-C", str(root)]
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode:
@@ -22,6 +35,33 @@ def revision(root: Path) -> str:
     status = [*git, "status", "--porcelain", "--", ".", ":!benchmarks/results"]
     changes = subprocess.run(status, capture_output=True, text=True).stdout
     return head.stdout.strip() + ("+changes" if changes else "")
+
+
+def snapshot(root: Path, folder: Path, config: str) -> None:
+    """Copy the code as it lies in the working tree, with its revision and ``config.yaml``; an earlier copy is kept.
+
+    The folder appears with all that belongs into it or not at all, whoever else makes it at the same time.
+    """
+    if folder.exists():
+        return
+    unfinished = folder.with_name(f"{folder.name}.{os.uname().nodename}-{os.getpid()}")
+    for name in CODE:
+        shutil.copytree(root / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (unfinished / REVISION).write_text(revision(root) + "\n")
+    (unfinished / "config.yaml").write_text(config)
+    try:
+        unfinished.rename(folder)
+    except OSError:  # another process was faster
+        if not folder.exists():
+            raise
+        shutil.rmtree(unfinished)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that others see with all of its text or not at all."""
+    unfinished = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 def versions() -> dict[str, str]:
@@ -33,9 +73,18 @@ def versions() -> dict[str, str]:
 
 
 def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
-    """Write ``config.yaml`` and ``run.json``; a resumed run adds ``config-2.yaml``, ``run-2.json``, and so on."""
+    """Write ``config.yaml`` and ``run.json``; a resumed run adds ``config-2.yaml``, ``run-2.json``, and so on.
+
+    What was finished and goes on is unfinished again.
+    """
+    (folder / FINISHED).unlink(missing_ok=True)
     existing = len(list(folder.glob("run*.json")))
     suffix = f"-{existing + 1}" if existing else ""
     (folder / f"config{suffix}.yaml").write_text(config)
     record = {"command": sys.argv, "revision": revision(root), "versions": versions(), **facts}
     (folder / f"run{suffix}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def write_finished(folder: Path, **facts: Any) -> None:
+    """Write ``finished.json``: whoever finds it finds everything else."""
+    write_whole(folder / FINISHED, json.dumps(facts, indent=2) + "\n")

@@ -1,19 +1,12 @@
 """Accuracy with a confidence interval when each problem is tried several times."""
 
 import math
-from typing import NamedTuple
 
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-
-class Interval(NamedTuple):
-    """A proportion and the ends of its 95 % confidence interval."""
-
-    mean: float
-    low: float
-    high: float
+from oblr.metrics.aggregate import Interval
 
 
 class ProblemAccuracy(Metric):

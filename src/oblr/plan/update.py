@@ -187,7 +187,9 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             with run.making("gradients"):
                 for p in parameters.values():
                     p.grad = torch.zeros_like(p)
-            run.adopt("gradients", ((f"gradient of {name}", p.grad) for name, p in parameters.items()))
+            run.adopt(
+                "gradients", ((f"gradient of {name}", p.grad) for name, p in parameters.items() if p.grad is not None)
+            )
             optimizer = policy.make_optimizer(parameters.values())
             for group in optimizer.param_groups:
                 if "foreach" in group:
