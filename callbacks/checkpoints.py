@@ -40,6 +40,8 @@ class Checkpoints(Checkpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         done = trainer.current_epoch + 1
         if done % self.every == 0 or done == trainer.max_epochs or trainer.should_stop:
+            if writer := tensorboard(trainer):
+                writer.flush()  # a run that goes on from here does not log these steps again
             trainer.save_checkpoint(self.folder / f"step-{done:05d}.ckpt")
             if trainer.is_global_zero:
                 kept = by_age(self.folder)[-self.keep :]

@@ -1,6 +1,5 @@
 """Start a script: compose its configuration and turn every error that the user can fix into one line."""
 
-import errno
 import functools
 import logging
 import os
@@ -20,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from oblr.checkpoint import by_age
-from oblr.errors import RunError, SettingError
+from oblr.errors import REMEDIES, RunError, SettingError
 from oblr.terminal import print_error
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +35,8 @@ def newest_run(runs: str) -> str:
 
 #: Tells the processes that a run starts on the other devices of its node where its folder is.
 RUN_FOLDER = "OBLR_RUN_FOLDER"
+#: … and which process has started them.
+RUN_PROCESS = "OBLR_RUN_PROCESS"
 
 
 def run_folder(runs: str, ckpt_path: str | None) -> str:
@@ -112,8 +113,9 @@ def _one_line(error: BaseException) -> str | None:
     for cause in causes:
         if isinstance(cause, SettingError | RunError):
             return str(cause)
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"{cause.filename or 'a file'} could not be written: {cause.strerror} (make room)"
+        if isinstance(cause, OSError) and cause.errno in REMEDIES:
+            name = os.fsdecode(cause.filename or "a file of the run")
+            return f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})"
     if isinstance(error, OSError):
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):

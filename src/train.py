@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from callbacks.graceful_stop import GracefulStop
 from callbacks.summary import outcome
-from launch import ROOT, RUN_FOLDER, launch
+from launch import ROOT, RUN_FOLDER, RUN_PROCESS, launch
 from oblr.checks import check_batch, check_folder, check_machine, check_policy, find_checkpoint
 from oblr.model import load_tokenizer
-from oblr.processes import die_with_parent, watched
+from oblr.processes import die_with_parent, log_file, watched
 from oblr.provenance import write_finished, write_record
 from oblr.terminal import quiet_terminal
 from planning import show_plan
@@ -26,7 +26,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.plan:
         return show_plan(cfg)
     if RUN_FOLDER in os.environ:
-        die_with_parent()
+        die_with_parent(int(os.environ.get(RUN_PROCESS, os.getppid())))
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
     check_machine(**cfg.requires)
@@ -46,7 +46,7 @@ def main(cfg: DictConfig) -> None:
     first = rank_zero_only.rank == 0
     check_folder(folder, joining=cfg.ckpt_path is not None or not first)
 
-    with quiet_terminal(folder / ("train.log" if first else f"train-rank{rank_zero_only.rank}.log")):
+    with quiet_terminal(log_file(folder, rank_zero_only.rank)):
         L.seed_everything(cfg.seed)
         if first:
             write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
@@ -55,12 +55,12 @@ def main(cfg: DictConfig) -> None:
         datamodule.greedy = policy.baseline.needs_greedy
         stop = next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), GracefulStop())
         stop.listen()
-        os.environ[RUN_FOLDER] = str(folder)
+        os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
             rich.print(f"resuming    {checkpoint}")
-        with watched(lambda: getattr(trainer.strategy.launcher, "procs", [])):
+        with watched(lambda: getattr(trainer.strategy.launcher, "procs", []), folder):
             trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
-        del os.environ[RUN_FOLDER]
+        del os.environ[RUN_FOLDER], os.environ[RUN_PROCESS]
         if stop.received is not None:
             rich.print(f"stopped after step {trainer.current_epoch}; go on with ckpt_path=last")
             stop.requeue()

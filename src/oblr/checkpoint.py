@@ -5,6 +5,7 @@ A folder holds the tensors in the format of :mod:`torch.distributed.checkpoint`,
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -18,8 +19,11 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
-from oblr.errors import CheckpointError, SettingError
+from oblr.errors import REMEDIES, CheckpointError, SettingError
 
 META, MANIFEST = "meta.pt", "manifest.json"
 T = TypeVar("T")
@@ -35,16 +39,18 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta
     part = folder.with_name(f"{folder.name}.part")
     try:
         on_first_rank(lambda: shutil.rmtree(part, ignore_errors=True))
-        dcp.save(_flat(module, _states(module, optimizer)), checkpoint_id=part, no_dist=not dist.is_initialized())
+        tensors = _flat(module, _states(module, optimizer))
+        dcp.save(tensors, storage_writer=_Writer(part), no_dist=not dist.is_initialized())
         digests = on_every_rank(lambda: {file.name: _digest(file) for file in part.glob(f"__{_rank()}_*")})
         on_first_rank(lambda: _finish(part, folder, digests, meta))
     except (OSError, CheckpointException) as error:
         if _rank() == 0:
             shutil.rmtree(part, ignore_errors=True)
         cause = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        remedy = REMEDIES.get(getattr(cause, "errno", None) or 0, "mend that")
         raise CheckpointError(
-            f"checkpoint {folder} could not be written: {cause}; earlier ones are whole "
-            "(make room, then go on with ckpt_path=last)"
+            f"checkpoint {folder} could not be written: {getattr(cause, 'strerror', None) or cause}; "
+            f"earlier ones are whole ({remedy}, then go on with ckpt_path=last)"
         ) from error
 
 
@@ -92,6 +98,18 @@ def shapes(folder: Path) -> dict[str, torch.Size]:
     return {name.removeprefix("model."): size for name, size in stored.items() if name.startswith("model.")}
 
 
+class _Writer(dcp.FileSystemWriter):
+    """Where the system refuses a file, torch raises an error of its own in place of the system's."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
+
+
 def _states(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
     """What the optimizer remembers, by parameter and kind."""
     known = {name: optimizer.state[p] for name, p in module.named_parameters() if p in optimizer.state}
@@ -124,7 +142,9 @@ def _stored(folder: Path) -> dict[str, torch.Size]:
 
 def _finish(part: Path, folder: Path, digests: list[dict[str, Any]], meta: dict[str, Any]) -> None:
     """Add what describes the tensors, make sure that all is on the disk, and give the folder its name."""
-    torch.save(meta, part / META)
+    buffer = io.BytesIO()
+    torch.save(meta, buffer)  # to a file, it would hide the system's error behind one of its own
+    (part / META).write_bytes(buffer.getbuffer())
     described = {name: _digest(part / name) for name in (META, ".metadata")}
     manifest = {name: digest for files in [*digests, described] for name, digest in files.items()}
     (part / MANIFEST).write_text(json.dumps(manifest, indent=1))

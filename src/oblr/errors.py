@@ -1,5 +1,17 @@
 """Exceptions that scripts print as a single line: what the user can fix, and what ends a run from outside."""
 
+import errno
+
+#: What helps where the system refuses a file; other errors of the system are the program's own.
+REMEDIES = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EROFS: "make it writable",
+    errno.EACCES: "change its permissions",
+    errno.EPERM: "change its permissions",
+    errno.EIO: "look after the disk",
+}
+
 
 class SettingError(ValueError):
     """A setting that cannot work.
@@ -32,6 +44,10 @@ class SyncTimeoutError(RunError):
 
 class CheckpointError(RunError):
     """A checkpoint could not be written."""
+
+
+class ExportError(RunError):
+    """The trained policy could not be written."""
 
 
 class RankError(RunError):

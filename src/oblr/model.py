@@ -1,6 +1,7 @@
 """Load, score with, shard and export a Hugging Face causal LM."""
 
 import functools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -22,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from oblr.errors import SettingError
+from oblr.errors import ExportError, SettingError
 from oblr.gradnorm.head import head_scores, needs_slices
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
@@ -126,12 +127,26 @@ class TokenScorer(nn.Module):
             yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: torch.dtype | None = None) -> None:
-        """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 holds and writes."""
+        """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 holds and writes.
+
+        Raises:
+            ExportError: it could not be written; an earlier one is as it was.
+        """
         first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
         weights = {name: weight.cpu() for name, weight in self.weights(dtype) if first}
-        if first:
-            self.lm.save_pretrained(folder, state_dict=weights)
-            tokenizer.save_pretrained(folder)
+        if not first:
+            return
+        part = folder.with_name(f"{folder.name}.part")
+        try:
+            self.lm.save_pretrained(part, state_dict=weights)
+            tokenizer.save_pretrained(part)
+        except Exception as error:  # safetensors and tokenizers have errors of their own for a full disk
+            shutil.rmtree(part, ignore_errors=True)
+            raise ExportError(
+                f"policy {folder} could not be written: {error} (mend that, then go on with ckpt_path=last)"
+            ) from error
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
 
 
 def load_sharded(

@@ -3,8 +3,9 @@
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import rich
@@ -35,7 +36,7 @@ class WarningHandler(logging.StreamHandler):
 def quiet_terminal(log: Path) -> Iterator[None]:
     """Send file descriptors 1 and 2 to the end of ``log``, C++ libraries included; rich's console keeps the screen.
 
-    Warnings of the project's own loggers go to both.
+    Warnings of the project's own loggers go to both. The traceback of what ends the block goes to the log.
     """
     global _screen
     sys.stdout.flush()
@@ -54,6 +55,10 @@ def quiet_terminal(log: Path) -> Iterator[None]:
         with os.fdopen(os.dup(out), "w") as screen:
             rich.reconfigure(file=screen)
             yield
+    except Exception:
+        with suppress(OSError):  # the disk may be full: what is raised says so
+            os.write(2, traceback.format_exc().encode())
+        raise
     finally:
         for name in OWN:
             logging.getLogger(name).removeHandler(handler)

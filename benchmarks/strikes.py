@@ -1,0 +1,131 @@
+"""Callbacks that break something at a chosen moment of a run: ``+callbacks.strike={_target_: strikes.Kill, …}``."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+from oblr import checkpoint
+
+PHASES = ("rollout", "norm pass", "update", "checkpoint")
+
+
+class Phases(Callback):
+    """Follows the phases of one rank's steps, and writes the seconds of every visit to ``report``.
+
+    A rollout is the engine's generation; the norm pass lasts until the weights are known, the update from there until
+    the step has been taken, and the checkpoint while it is written.
+    """
+
+    def __init__(self, report: str, rank: int = 0):
+        self.report, self.rank = Path(report), rank
+        self.phase, self.since = "", 0.0
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_rank != self.rank:
+            return
+        policy: Any = pl_module
+        self.trainer, self.engine = trainer, trainer.datamodule.engine  # type: ignore[attr-defined]
+        self.engine.generate = self.during("rollout", self.engine.generate)
+        checkpoint.save = self.during("checkpoint", checkpoint.save)
+        policy.score = self.around(policy.score)
+
+    def during(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.enter(phase)
+            result = function(*args, **kwargs)
+            self.enter("")
+            return result
+
+        return call
+
+    def around(self, score: Callable[..., Any]) -> Callable[..., Any]:
+        @contextmanager
+        def call(*args: Any) -> Iterator[Any]:
+            with ExitStack() as stack:
+                self.enter("norm pass")
+                scores = stack.enter_context(score(*args))
+                self.enter("update")
+                yield scores
+
+        return call
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.enter("")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_rank == self.rank:
+            self.report.write_text(json.dumps(self.seconds))
+
+    def enter(self, phase: str) -> None:
+        now = time.perf_counter()
+        if self.phase:
+            self.seconds[self.phase].append(now - self.since)
+        self.phase, self.since = phase, now
+
+
+class Strike(Phases):
+    """Something happens when a phase begins, in step ``step`` (counted from 1) or later; ``report`` has which."""
+
+    def __init__(self, phase: str, step: int, report: str, rank: int = 0):
+        super().__init__(report, rank)
+        self.target, self.step, self.struck = phase, step, False
+
+    def enter(self, phase: str) -> None:
+        super().enter(phase)
+        if phase == self.target and self.trainer.current_epoch + 1 >= self.step and not self.struck:
+            self.strike()
+
+    def strike(self) -> None:
+        self.struck = True
+        self.report.write_text(json.dumps({"phase": self.phase, "step": self.trainer.current_epoch + 1}))
+
+
+class Kill(Strike):
+    """SIGKILL, so many seconds into the phase; where that has ended by then, in the next such phase."""
+
+    def __init__(self, phase: str, step: int, report: str, seconds: float, rank: int = 0):
+        super().__init__(phase, step, report, rank)
+        self.delay, self.timer = seconds, threading.Timer(0, self.kill)
+
+    def enter(self, phase: str) -> None:
+        self.timer.cancel()
+        super().enter(phase)
+
+    def strike(self) -> None:
+        self.timer = threading.Timer(self.delay, self.kill)
+        self.timer.start()
+
+    def kill(self) -> None:
+        super().strike()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Command(Strike):
+    """A shell command runs; where it fails, so does the rank."""
+
+    def __init__(self, phase: str, step: int, report: str, command: str, rank: int = 0):
+        super().__init__(phase, step, report, rank)
+        self.command = command
+
+    def strike(self) -> None:
+        super().strike()
+        subprocess.run(self.command, shell=True, check=True)
+
+
+class Corrupt(Strike):
+    """The transformers engine loses one of its weights."""
+
+    def strike(self) -> None:
+        super().strike()
+        next(self.engine.model.parameters()).zero_()
