@@ -116,7 +116,7 @@ def _one_line(error: BaseException) -> str | None:
         if isinstance(cause, OSError) and cause.errno in REMEDIES:
             name = os.fsdecode(cause.filename or "a file of the run")
             return f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})"
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing configuration is both
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
