@@ -26,7 +26,7 @@ ALLOWED = {
     "checks": BASE | {"model", "baselines", "schedules"},
     "callbacks": BASE | LEAVES | {"policy", "rollout"},
 }
-SCRIPTS = {"train.py", "pretrain.py", "sweep.py", "snapshot.py", "launch.py"}
+SCRIPTS = {"train.py", "pretrain.py", "sweep.py", "snapshot.py", "serve.py", "launch.py"}
 #: package → the only places that may import it
 ONLY_IN = {
     "vllm": {"rollout/vllm.py"},
