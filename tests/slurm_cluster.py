@@ -18,6 +18,7 @@ PACKAGES = ("slurm-wlm", "munge")
 COMMANDS = ("sbatch", "srun", "scontrol", "scancel", "squeue")
 #: Debian's names; the daemons have this ending where its alternatives are not set up.
 DAEMONS, ENDING = ("munged", "slurmctld", "slurmd", "slurmstepd"), "-wlm"
+UNDER_WAY = {"PENDING", "RUNNING", "COMPLETING"}
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -38,7 +39,7 @@ TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-KillWait=10
+KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
@@ -134,11 +135,11 @@ class Cluster:
         facts = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
         return sorted(facts, key=lambda fact: int(fact.get("ArrayTaskId", "0").partition("-")[0]))
 
-    def wait(self, job: str, timeout: float = 150) -> list[dict[str, str]]:
+    def wait(self, job: str, timeout: float = 300) -> list[dict[str, str]]:
         """Until it has ended."""
         deadline = time.monotonic() + timeout
-        while any(fact["JobState"] in ("PENDING", "RUNNING", "COMPLETING") for fact in self.jobs(job)):
-            assert time.monotonic() < deadline, self.jobs(job)
+        while UNDER_WAY & {fact["JobState"] for fact in self.jobs(job)}:
+            assert time.monotonic() < deadline, [fact["JobState"] for fact in self.jobs(job)]
             time.sleep(0.5)
         return self.jobs(job)
 

@@ -58,7 +58,7 @@ def clone(tmp_path_factory):
     return folder
 
 
-def wait_for(happened, what: str, timeout: float = 120):
+def wait_for(happened, what: str, timeout: float = 180):
     deadline = time.monotonic() + timeout
     while not happened():
         assert time.monotonic() < deadline, what
@@ -79,7 +79,7 @@ def jobs(slurm, clone):
     """What became of the jobs ``preempted``, ``whole`` and ``sweep``, and where the former two lie."""
     runs = clone / "runs" / "slurm"
     two_tasks = (*CPU, "--ntasks-per-node=2")
-    fsdp = (*FSDP, "callbacks.progress.every=1", "optimizer=adamw", "eta0=1e-3")
+    fsdp = (*FSDP, "callbacks.progress.every=1")
     preempted = slurm.submit("slurm/train.sbatch", *fsdp, cwd=clone, options=two_tasks)
     whole = slurm.submit("slurm/train.sbatch", *fsdp, cwd=clone, options=two_tasks)
     summary(clone / "runs" / "sweep" / NAMES[BROKEN]).mkdir(parents=True)  # that run cannot draw

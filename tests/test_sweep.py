@@ -91,6 +91,7 @@ def test_bad_input_is_one_line(overrides, setting, words, monkeypatch, capsys):
 
 def test_the_table_is_over_seeds_and_names_what_is_missing(compose, tmp_path):
     tasks = compose(*SWEEP)
+    assert "| rloo | 0 of 2 |  |  |  |" in write_table(tmp_path / "new", tasks)
     for task, accuracy in zip(tasks[:3], (0.2, 0.5, 0.4), strict=True):  # rloo 1, opo 1, rloo 2
         finish(task, accuracy)
     text = write_table(tmp_path, tasks)

@@ -162,6 +162,7 @@ def write_table(folder: Path, tasks: Sequence[Task]) -> str:
 
     Array tasks that end together write it together: the last to write has seen all that were finished.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     while True:
         missing = [task for task in tasks if not task.finished]
         table = rows(tasks)
