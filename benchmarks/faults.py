@@ -214,7 +214,7 @@ def kill_chain(reference: Reference, folder: Path, seed: int) -> Chain:
 
     saved = 0
     for k in range(setup.chain):
-        phase, step, rank = PHASES[(seed + k) % len(PHASES)], saved + rng.randint(1, 2), k % setup.ranks
+        phase, step, rank = PHASES[(seed + k) % len(PHASES)], saved + rng.randint(1, 2 * setup.every), k % setup.ranks
         delay = rng.random() * reference.seconds[phase]
         ended = go_on(f"Kill, phase: {phase}, step: {step}, rank: {rank}, seconds: {delay:.4f}")
         if ended.status == 0:  # each such phase was over sooner
@@ -352,33 +352,41 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def face(fault: Fault, setup: Setup, folder: Path) -> tuple[Ended, bool]:
+    """Go on with a run of two checkpoints and meet the fault; also whether the checkpoints are as they were."""
+    previous, newest = by_age(folder / "checkpoints")
+    step = step_of(newest) + 1
+    if fault.damage:
+        fault.damage(newest)
+    before = contents(folder / "checkpoints")
+    names = {"folder": folder, "newest": newest, "previous": previous}
+    ended = train(
+        folder,
+        *setup.command,
+        f"steps={min(step_of(newest) + setup.every, setup.steps)}",
+        f"ckpt_path={fault.resume.format(**names)}",
+        strike=f"{fault.strike.format(**names)}, step: {step}" if fault.strike else "",
+        inside=fault.inside.format(**names) if fault.room is None else on_small_disk(folder, fault.room),
+    )
+    if fault.room is not None:
+        shutil.rmtree(folder)
+        shutil.rmtree(folder.with_suffix(".was"))
+        folder.with_suffix(".left").rename(folder)
+        (folder / "ballast").unlink(missing_ok=True)
+    return ended, contents(folder / "checkpoints") == before
+
+
 def meet(fault: Fault, reference: Reference, folder: Path) -> Met:
-    """Go on with half of the reference's run, meet the fault, and go on once more."""
+    """Go on with half of the reference's run, meet the fault, and go on once more without it."""
     setup = reference.setup
     start = setup.steps if fault.finished else 2 * setup.every
     end = min(start + setup.every, setup.steps)
     reference.until(start, folder)
     if fault.finished:
         shutil.rmtree(folder / "policy")
-    previous, newest = by_age(folder / "checkpoints")
-    if fault.damage:
-        fault.damage(newest)
-    before = contents(folder / "checkpoints")
-    names = {"folder": folder, "previous": previous, "newest": newest}
-    command = [*setup.command, f"steps={end}"]
-    strike = f"{fault.strike.format(**names)}, step: {start + 1}" if fault.strike else ""
-    ended = train(
-        folder,
-        *(*command, f"ckpt_path={fault.resume.format(**names)}"),
-        strike=strike,
-        inside=fault.inside.format(**names) if fault.room is None else on_small_disk(folder, fault.room),
-    )
-    if fault.room is not None:
-        shutil.rmtree(folder)
-        folder.with_suffix(".left").rename(folder)
-    (folder / "ballast").unlink(missing_ok=True)
-    intact = contents(folder / "checkpoints") == before
-    mended = train(folder, *command, f"ckpt_path={fault.mended.format(**names)}")
+    previous, _ = by_age(folder / "checkpoints")
+    ended, intact = face(fault, setup, folder)
+    mended = train(folder, *setup.command, f"steps={end}", f"ckpt_path={fault.mended.format(previous=previous)}")
     same = mended.status == 0 and step_of(by_age(folder / "checkpoints")[-1]) == end and reference.has(folder)
     if fault.finished:
         same = same and reference.exported(folder)

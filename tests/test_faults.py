@@ -1,0 +1,48 @@
+"""The short form of ``benchmarks/faults.py``, which says what is done to the runs."""
+
+import pytest
+from faults import BOUND, FAULTS, TWO, Reference, Setup, by_age, face, kill_chain, one_line, step_of, train, truncate
+
+SHORT = Setup("one process", steps=3, every=1, chain=2)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return Reference(SHORT, tmp_path_factory.mktemp("reference") / "run")
+
+
+def test_a_killed_run_ends_with_the_same_bits(reference, tmp_path):
+    """While it writes a checkpoint, and during rollouts."""
+    chain = kill_chain(reference, tmp_path / "run", seed=63)
+    assert [kill.phase for kill in chain.kills] == ["checkpoint", "rollout"]
+    assert chain.same, chain
+
+
+def test_faults_leave_what_was_there(reference, tmp_path):
+    """One after the other in one run, which at last loses its newest checkpoint and still ends with the same bits."""
+    folder = reference.until(2, tmp_path / "run")
+    for name in ("full disk, 64 KiB left", "disk fills up during rollouts", "folder becomes read-only"):
+        (fault,) = (fault for fault in FAULTS if fault.name == name)
+        ended, intact = face(fault, SHORT, folder)
+        assert one_line(ended, fault.words), ended
+        assert intact, name
+    previous, newest = by_age(folder / "checkpoints")
+    truncate(newest)
+    mended = train(folder, *SHORT.command, "steps=3", "ckpt_path=last")
+    assert f"resuming    {previous}" in mended.screen
+    assert step_of(by_age(folder / "checkpoints")[-1]) == 3
+    assert reference.has(folder)
+
+
+@pytest.mark.parametrize(
+    ("setup", "strike", "cause"),
+    [
+        (TWO[0], "Kill, phase: update, seconds: 0", "was killed by SIGKILL"),
+        (TWO[1], "Command, phase: rollout, command: exit 3", "ended with status 1: subprocess.CalledProcessError"),
+    ],
+    ids=["killed", "failed"],
+)
+def test_no_rank_outlives_another(tmp_path, setup, strike, cause):
+    ended = train(tmp_path / "run", *setup.command, "steps=2", strike=f"{strike}, step: 1, rank: 1")
+    assert one_line(ended, f"rank 1 {cause}"), ended
+    assert ended.seconds < BOUND
