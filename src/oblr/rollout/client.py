@@ -3,6 +3,7 @@
 import json
 import socket
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,16 +22,18 @@ class Client:
 
     Args:
         url: http://host:port.
+        log: what the server writes, if it is known.
 
     Raises:
         SettingError: that is no such URL.
     """
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, log: Path | None = None):
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname is None or parts.port is None:
             raise SettingError("rollout.engines.server.url", f"{url} is no address", "give it as http://host:port")
         self.url, self.host, self.port = url, parts.hostname, parts.port
+        self.hint = "" if log is None else f" (see {log})"
 
     def get(self, path: str, timeout: float | None = None) -> Any:
         return self._call("GET", path, None, timeout)
@@ -51,9 +54,9 @@ class Client:
             reply = connection.getresponse()
             text = reply.read().decode()
         except (OSError, HTTPException) as error:
-            raise EngineDiedError(f"{self.url}{path}: {error or type(error).__name__}") from error
+            raise EngineDiedError(f"{self.url}{path}: {error or type(error).__name__}{self.hint}") from error
         finally:
             connection.close()
         if reply.status != 200:
-            raise Refused(f"{self.url}{path}: {reply.status} {' '.join(text.split())[:300]}")
+            raise Refused(f"{self.url}{path}: {reply.status} {' '.join(text.split())[:200]}{self.hint}")
         return json.loads(text) if text else None

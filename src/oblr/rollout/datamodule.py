@@ -105,9 +105,8 @@ class RolloutDataModule(L.LightningDataModule):
         score(self.reward, problem, problem.answer, Completion([], [], finished=True))
 
     def setup(self, stage: str) -> None:
-        with self.clock.phase("engine start"):
-            self._together(self.engine.start)
-            self.engine.sleep()
+        self._start()
+        self.engine.sleep()
 
     def train_dataloader(self) -> "_OneBatch":
         return _OneBatch(self)
@@ -160,7 +159,7 @@ class RolloutDataModule(L.LightningDataModule):
         while True:
             try:
                 if dead:
-                    self._together(self.engine.start)
+                    self._start()
                 if self.engine.weight_version != self.weight_version:
                     self._sync()
                 with self.clock.phase("rollout"):
@@ -173,6 +172,10 @@ class RolloutDataModule(L.LightningDataModule):
                     f"step {self.run.current_epoch + 1} is repeated: the rollout engine died and is restarted "
                     f"({self.restarted} of rollout.restarts={self.restarts}): {death}"
                 )
+
+    def _start(self) -> None:
+        with self.clock.phase("engine start"):
+            self._together(self.engine.start)
 
     def _sync(self) -> None:
         if self.weights is None:

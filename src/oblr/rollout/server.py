@@ -79,6 +79,7 @@ class ServerEngine:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib),
+            "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000"),  # idle threads leave the cores to the trainer
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
             **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),
         }
@@ -104,16 +105,17 @@ class ServerEngine:
         config = self.server.get("/server_info?config_format=json", timeout=30)["vllm_config"]
         has = config["model_config"] | {"transfer": (config["weight_transfer_config"] or {}).get("backend")}
         wanted = {
-            "model": ("policy.path", self.model),
+            "model": ("policy.path", str(Path(self.model).resolve())),
             "dtype": ("policy.dtype", f"torch.{dtype}"),
             "max_model_len": ("rollout.max_model_len", max_model_len),
             "logprobs_mode": (setting, "processed_logprobs"),
             "generation_config": (setting, "vllm"),
             "transfer": ("rollout.engines.server.transfer", self.transfer),
         }
-        for name, (setting, value) in wanted.items():
+        has["model"] = str(Path(has["model"]).resolve())  # a folder has several names
+        for name, (own_setting, value) in wanted.items():
             if has[name] != value:
-                raise SettingError(setting, f"{self.server.url} has {name} {has[name]}, not {value}", start)
+                raise SettingError(own_setting, f"{self.server.url} has {name} {has[name]}, not {value}", start)
 
     @property
     def server(self) -> Client:
@@ -125,7 +127,7 @@ class ServerEngine:
         self.weight_version = None
         self.close()
         if self.own:
-            self.client = Client(self._start_process())
+            self.client = Client(self._start_process(), self.log)
         if is_first_rank():
             if not self.own:
                 self._await_return()

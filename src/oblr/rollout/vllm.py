@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
+from oblr.errors import SettingError
 from oblr.rollout.engine import check_fresh
 from oblr.types import Completion, Sampling
 
@@ -18,6 +20,9 @@ class VLLMEngine:
     it up. Since it lives in the policy's process, the weights come to it one by one as they are. There is no such thing
     as sleep on a machine without GPU.
 
+    Of several ranks each has an engine, or each group of ``tensor_parallel_size`` ranks shares one: then all ranks of a
+    group generate for all of their prompts together, and keep their own.
+
     Args:
         model: path or hub id of the model.
         dtype: "float32" or "bfloat16".
@@ -25,6 +30,7 @@ class VLLMEngine:
         gpu_memory_utilization: share of the GPU for weights and KV cache.
         cpu_kv_cache_gib: KV cache on a machine without GPU, GiB.
         enforce_eager: no CUDA graphs.
+        tensor_parallel_size: ranks that share an engine.
     """
 
     def __init__(
@@ -35,10 +41,12 @@ class VLLMEngine:
         gpu_memory_utilization: float = 0.4,
         cpu_kv_cache_gib: int = 1,
         enforce_eager: bool = True,
+        tensor_parallel_size: int = 1,
     ):
         self.model, self.dtype, self.max_model_len = model, dtype, max_model_len
         self.gpu_memory_utilization, self.cpu_kv_cache_gib = gpu_memory_utilization, cpu_kv_cache_gib
-        self.enforce_eager = enforce_eager
+        self.enforce_eager, self.tensor_parallel_size = enforce_eager, tensor_parallel_size
+        self.group: dist.ProcessGroup | None = None
         self.weight_version: int | None = None
         self.gpu = torch.cuda.is_available()
         self.asleep = False
@@ -52,7 +60,10 @@ class VLLMEngine:
         threads = torch.get_num_threads()
         from vllm import LLM
 
-        gpu: Any = {"gpu_memory_utilization": self.gpu_memory_utilization, "enable_sleep_mode": True}
+        settings: dict[str, Any] = {}
+        if self.gpu:
+            settings |= {"gpu_memory_utilization": self.gpu_memory_utilization, "enable_sleep_mode": True}
+        settings |= self._among_ranks()
         with torch.random.fork_rng():  # vLLM seeds the global generators
             self._llm = LLM(
                 model=self.model,
@@ -64,9 +75,27 @@ class VLLMEngine:
                 # Of the distribution that is sampled from, temperature included.
                 logprobs_mode="processed_logprobs",
                 seed=0,
-                **(gpu if self.gpu else {}),
+                **settings,
             )
         torch.set_num_threads(threads)
+
+    def _among_ranks(self) -> dict[str, Any]:
+        """Settings of an engine on this rank's device, in one world with the engines of the other ranks."""
+        size, ranks = self.tensor_parallel_size, dist.get_world_size() if dist.is_initialized() else 1
+        if ranks % size:
+            raise SettingError(
+                "rollout.engines.vllm.tensor_parallel_size",
+                f"{ranks} devices do not make groups of {size}",
+                "use a divisor of trainer.devices × trainer.num_nodes",
+            )
+        if not dist.is_initialized():
+            return {}
+        if size > 1:
+            self.group, _ = dist.new_subgroups(size)
+        # What torchrun would have set.
+        os.environ["RANK"] = str(dist.get_rank())
+        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if self.gpu else dist.get_rank())
+        return {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": size}
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         self.weight_version = None
@@ -84,6 +113,15 @@ class VLLMEngine:
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
         check_fresh(self)
+        if self.group is None:
+            return self._generate(prompts, sampling, seed)
+        shares: list[Any] = [None] * self.tensor_parallel_size
+        dist.all_gather_object(shares, (prompts, seed), group=self.group)
+        groups = self._generate([prompt for share, _ in shares for prompt in share], sampling, shares[0][1])
+        first = sum(len(share) for share, _ in shares[: dist.get_rank(self.group)])
+        return groups[first : first + len(prompts)]
+
+    def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
         from vllm import SamplingParams
 
         params = SamplingParams(
@@ -107,7 +145,11 @@ class VLLMEngine:
             self._llm.sleep(level=2)
 
     def close(self) -> None:
-        if self._llm is not None:
+        if self._llm is None:
+            return
+        if dist.is_initialized():  # vLLM's shutdown would destroy the process group, which is the trainer's
+            self.sleep()
+        else:
             self._llm.llm_engine.engine_core.shutdown()
             self._llm = None
 
