@@ -41,6 +41,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
+# The node has two processors, whatever the machine has.
+SlurmdParameters=config_overrides
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
@@ -89,7 +91,7 @@ def installation(cache: Path) -> Installation:
     if not root.exists():
         try:
             unpack(root)
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, subprocess.SubprocessError) as error:
             raise UnavailableError(
                 f"no {', '.join(missing)} here, and none to be fetched: apt-get install {' '.join(PACKAGES)}"
             ) from error
@@ -156,6 +158,7 @@ def cluster(found: Installation) -> Iterator[Cluster]:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         configuration = folder / "slurm.conf"
+        (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")  # a container may have none
         facts = {"host": socket.gethostname().partition(".")[0], "user": os.getuid(), "folder": folder}
         text = CONFIGURATION.format(**facts, controller_port=free_port(), node_port=free_port())
         configuration.write_text(text + (f"PluginDir={found.plugins}\n" if found.plugins else ""))
