@@ -3,8 +3,10 @@
 The run then takes ``rollout.engine=server rollout.engines.server.url=http://HOST:PORT``.
 """
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 
 import hydra
 from hydra.types import RunMode
@@ -12,14 +14,18 @@ from hydra.types import RunMode
 from launch import composer, job_config, one_line_errors
 
 
-def main(host: str, port: str, *overrides: str) -> None:
+def main(host: str, port: int, overrides: Sequence[str]) -> None:
     with composer() as compose:
         cfg = job_config(compose("train", overrides, RunMode.MULTIRUN))
     engine = hydra.utils.instantiate(cfg.rollout.engines.server, url=None)()
-    command = [sys.executable, "-m", *engine.arguments, "--host", host, "--port", port]
+    command = [sys.executable, "-m", *engine.arguments, "--host", host, "--port", str(port)]
     os.execve(sys.executable, command, os.environ | engine.environment)
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("host")
+    parser.add_argument("port", type=int)
+    parser.add_argument("overrides", nargs="*", help="as for train.py")
     with one_line_errors():
-        main(*sys.argv[1:])
+        main(**vars(parser.parse_args()))

@@ -41,6 +41,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
+# The node has two processors, whatever the machine has.
+SlurmdParameters=config_overrides
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
@@ -71,6 +73,13 @@ class Installation:
         libraries = [str(path) for path in (self.plugins, *(self.root / "usr/lib").glob("*-linux-gnu*"))]
         return {"PATH": ":".join([*self.folders, os.environ["PATH"]]), "LD_LIBRARY_PATH": ":".join(libraries)}
 
+    @property
+    def no_cgroups(self) -> str:
+        """The plugin that needs nothing of a container; SLURM before 23.02 cannot do without one."""
+        said = subprocess.run([str(self.find("slurmd")), "-V"], env=os.environ | self.environment, capture_output=True)
+        version = tuple(map(int, re.findall(rb"\d+", said.stdout)[:2]))
+        return "disabled" if version >= (23, 2) else "cgroup/v1"
+
     def find(self, program: str) -> str | None:
         path = ":".join(self.folders) if self.root else self.environment["PATH"]
         return shutil.which(program, path=path) or shutil.which(program + ENDING, path=path)
@@ -89,7 +98,7 @@ def installation(cache: Path) -> Installation:
     if not root.exists():
         try:
             unpack(root)
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, subprocess.SubprocessError) as error:
             raise UnavailableError(
                 f"no {', '.join(missing)} here, and none to be fetched: apt-get install {' '.join(PACKAGES)}"
             ) from error
@@ -156,6 +165,7 @@ def cluster(found: Installation) -> Iterator[Cluster]:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         configuration = folder / "slurm.conf"
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={found.no_cgroups}\n")
         facts = {"host": socket.gethostname().partition(".")[0], "user": os.getuid(), "folder": folder}
         text = CONFIGURATION.format(**facts, controller_port=free_port(), node_port=free_port())
         configuration.write_text(text + (f"PluginDir={found.plugins}\n" if found.plugins else ""))
