@@ -53,7 +53,7 @@ def quiet_terminal(log: Path) -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.WARNING)  # Hydra, told to be silent, has set the root to ERROR
     try:
         with os.fdopen(os.dup(out), "w") as screen:
-            rich.reconfigure(file=screen)
+            rich.reconfigure(file=screen, soft_wrap=not screen.isatty())  # a path in a file stays in one piece
             yield
     except Exception:
         with suppress(OSError):  # the disk may be full: what is raised says so
