@@ -22,6 +22,8 @@ class MortalServer(ServerEngine):
         return super().generate(prompts, sampling, seed)
 
     def kill(self, name):
+        with (self.log.parent / "groups").open("a") as file:
+            print(self.process.process.pid, file=file)
         time.sleep(0.1)
         os.kill(self.find("VLLM::Worker"), signal.SIGSTOP)  # what has been sampled by now is all that there will be
         time.sleep(0.2)

@@ -1,9 +1,11 @@
-"""Engines that forget to take new weights, for tests of the guard against them."""
+"""Engines that do not take new weights as they should, for tests of what notices."""
 
 import os
 import time
 
+from oblr.errors import EngineDiedError
 from oblr.rollout.hf import HFEngine
+from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 
 
@@ -24,3 +26,26 @@ class HangingHF(HFEngine):
         if version > 1 and os.environ.get("LOCAL_RANK", "1") == "1":
             time.sleep(1000)
         super().sync(weights, version)
+
+
+class CorruptingServer(ServerEngine):
+    """One number of the second policy arrives as another."""
+
+    def sync(self, weights, version):
+        def corrupted():
+            for name, weight in weights:
+                if version > 1 and name == "model.layers.0.self_attn.q_proj.weight":
+                    weight = weight.clone()
+                    weight[3, 5] += 10
+                yield name, weight
+
+        super().sync(corrupted(), version)
+
+
+class DyingHF(HFEngine):
+    """From the second step on it never survives."""
+
+    def generate(self, prompts, sampling, seed):
+        if self.weight_version > 1:
+            raise EngineDiedError("it died")
+        return super().generate(prompts, sampling, seed)

@@ -1,13 +1,18 @@
-"""Both real engines: their log-probabilities are the policy's, before and after new weights."""
+"""All real engines: their log-probabilities are the policy's, before and after new weights."""
+
+import weakref
 
 import pytest
 import torch
 from conftest import POCKET
 
+from callbacks.summary import read_curves
 from oblr.data.procedural import ReasoningGymProblems
+from oblr.errors import StaleEngineError
 from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.packing import pack
 from oblr.rollout.hf import HFEngine
+from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.types import Rollout, Sampling
 
@@ -19,7 +24,7 @@ def problems():
     return list(ReasoningGymProblems("chain_sum", 12, 5, "{expression} =\n", PARAMS))
 
 
-@pytest.fixture(scope="module", params=["hf-tied", "hf-untied", "vllm-tied", "vllm-untied"])
+@pytest.fixture(scope="module", params=["hf-tied", "hf-untied", "vllm-tied", "vllm-untied", "server-untied"])
 def setting(request, tmp_path_factory):
     """(engine, its model's folder): the pocket model, as it is shipped or with a head of its own."""
     kind, tying = request.param.split("-")
@@ -31,7 +36,12 @@ def setting(request, tmp_path_factory):
         lm.lm_head.weight = torch.nn.Parameter(lm.lm_head.weight.detach() + 0.02 * torch.randn(lm.lm_head.weight.shape))
         lm.save_pretrained(folder)
         load_tokenizer(str(POCKET)).save_pretrained(folder)
-    engine = HFEngine(str(folder), "float32") if kind == "hf" else VLLMEngine(str(folder), "float32", 128)
+    log = str(tmp_path_factory.mktemp("server") / "log")
+    engine = {
+        "hf": lambda: HFEngine(str(folder), "float32"),
+        "vllm": lambda: VLLMEngine(str(folder), "float32", 128),
+        "server": lambda: ServerEngine(str(folder), "float32", 128, log, piece_mib=0.1),
+    }[kind]()
     engine.start()
     yield engine, str(folder)
     engine.close()
@@ -87,3 +97,75 @@ def test_completions(setting, problems):
     assert {c.finished for group in first for c in group} == {True, False}
     greedy = [engine.generate(prompts, sampling(tokenizer, 1, 0.0), seed=s) for s in (1, 2)]
     assert [g[0].token_ids for g in greedy[0]] == [g[0].token_ids for g in greedy[1]]
+
+
+def test_a_stale_engine_does_not_generate(setting):
+    engine, _ = setting
+    version, engine.weight_version = engine.weight_version, None
+    with pytest.raises(StaleEngineError, match="has had no weights"):
+        engine.generate([[1, 2]], sampling(load_tokenizer(str(POCKET))), seed=1)
+    engine.weight_version = version
+
+
+def test_a_sync_holds_few_weights_at_a_time(setting):
+    engine, folder = setting
+    whole = dict(TokenScorer(load_model(folder, "float32"), 1.0).weights())
+    alive, most = {}, 0
+
+    def streamed():
+        nonlocal most
+        for name in whole:
+            weight = whole[name].clone()
+            alive[name] = weight.nbytes
+            weakref.finalize(weight, alive.pop, name)
+            most = max(most, sum(alive.values()))
+            yield name, weight
+            del weight
+
+    engine.sync(streamed(), 5)
+    # vLLM keeps what it fuses until that is complete, and the embedding, which it pads, until the end.
+    tables = sum(weight.nbytes for name, weight in whole.items() if "embed" in name or "lm_head" in name)
+    fused = 2 * whole["model.layers.0.mlp.gate_proj.weight"].nbytes
+    norms = 2 * whole["model.norm.weight"].nbytes
+    assert most <= tables + fused + norms < 0.3 * sum(weight.nbytes for weight in whole.values())
+    assert not alive
+
+
+class Recorder:
+    """Stands for vLLM on a GPU, which is not here: the order of the calls is all that it shows."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *_, **settings: self.calls.append((name, settings))
+
+
+def test_asleep_between_rollouts_on_a_gpu(monkeypatch):
+    engine = VLLMEngine(str(POCKET), "float32", 128)
+    engine.gpu, engine._llm, engine.weight_version = True, Recorder(), 1
+    engine.sleep()
+    engine.sleep()
+    assert engine._llm.calls == [("sleep", {"level": 2})]
+    assert engine.weight_version is None  # nothing is left of the weights
+    engine._llm.calls.clear()
+    engine.sync([], 2)
+    names = [name for name, _ in engine._llm.calls]
+    assert names == ["wake_up", "collective_rpc", "wake_up", "reset_prefix_cache"]
+    assert [settings["tags"] for name, settings in engine._llm.calls if name == "wake_up"] == [
+        ["weights"],
+        ["kv_cache", "scheduling"],
+    ]
+    assert engine.weight_version == 2
+
+
+@pytest.mark.parametrize(("trainer", "shared_by"), [("ddp", 1), ("fsdp", 2)])
+def test_an_engine_a_rank_and_an_engine_for_two(train, tmp_path, trainer, shared_by):
+    result = train(
+        *("rollout.engine=vllm", f"rollout.engines.vllm.tensor_parallel_size={shared_by}"),
+        *(f"trainer={trainer}", "trainer.accelerator=cpu", "trainer.devices=2"),
+        *("steps=2", "data.held_out.size=3"),  # shares of different sizes
+    )
+    assert result.returncode == 0, result.stderr
+    assert max(read_curves(tmp_path / "run" / "tensorboard")["rollout/logprob_gap_max"][1]) < 1e-3
+    assert (tmp_path / "run" / "policy" / "model.safetensors").exists()  # gathered after the engine has gone

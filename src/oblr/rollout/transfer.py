@@ -66,6 +66,9 @@ class HTTPWeightTransferEngine(WeightTransferEngine[WeightTransferInitInfo, Piec
                 break
             weight = torch.frombuffer(self.received[:size], dtype=dtype).view(shape)
             del self.expected[0], self.received[:size]
+            # Once generated with, NaN stays in the KV cache and spoils whatever comes after it.
+            if not torch.linalg.vector_norm(weight, math.inf).isfinite():
+                raise ValueError(f"{name} is not finite")
             self.model.load_weights([(name, weight.to(self.device))])
 
     def finish_weight_update(self) -> None:

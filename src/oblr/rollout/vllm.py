@@ -57,13 +57,11 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives and dies with this process
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        threads = torch.get_num_threads()
-        from vllm import LLM
-
-        settings: dict[str, Any] = {}
+        threads, settings = torch.get_num_threads(), self._among_ranks()
         if self.gpu:
             settings |= {"gpu_memory_utilization": self.gpu_memory_utilization, "enable_sleep_mode": True}
-        settings |= self._among_ranks()
+        from vllm import LLM
+
         with torch.random.fork_rng():  # vLLM seeds the global generators
             self._llm = LLM(
                 model=self.model,
@@ -82,7 +80,7 @@ class VLLMEngine:
     def _among_ranks(self) -> dict[str, Any]:
         """Settings of an engine on this rank's device, in one world with the engines of the other ranks."""
         size, ranks = self.tensor_parallel_size, dist.get_world_size() if dist.is_initialized() else 1
-        if ranks % size:
+        if size < 1 or ranks % size:
             raise SettingError(
                 "rollout.engines.vllm.tensor_parallel_size",
                 f"{ranks} devices do not make groups of {size}",

@@ -1,0 +1,218 @@
+"""A vLLM server beside the run: what it is asked for, and what happens when it, the run or a transfer fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import POCKET, ROOT
+from safetensors.torch import load_file
+from test_engines import largest_gap, problems, sampling  # noqa: F401
+
+from callbacks.summary import read_curves
+from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
+from oblr.model import TokenScorer, load_model, load_tokenizer
+from oblr.rollout.client import Refused
+from oblr.rollout.deadline import deadline
+from oblr.rollout.process import ServerProcess
+from oblr.rollout.senders import pieces
+from oblr.rollout.server import ServerEngine
+
+RUN = ("rollout.engine=server", "~callbacks.evaluation")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    engine = ServerEngine(str(POCKET), "float32", 128, str(tmp_path_factory.mktemp("server") / "log"))
+    engine.start()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def scorer(engine):
+    """The pocket policy, which the engine has."""
+    scorer = TokenScorer(load_model(str(POCKET), "float32"), 1.0)
+    engine.sync(scorer.weights(), 1)
+    return scorer
+
+
+@pytest.fixture
+def tokenizer():
+    return load_tokenizer(str(POCKET))
+
+
+def changed(scorer):
+    torch.manual_seed(1)
+    for p in scorer.parameters():
+        p.data += 0.03 * torch.randn_like(p)
+    return scorer
+
+
+def test_order_and_company_of_requests_do_not_matter(engine, scorer, problems, tokenizer):  # noqa: F811
+    prompts = [tokenizer.encode(p.prompt) for p in problems]
+    together = engine.generate(prompts, sampling(tokenizer), seed=1)
+    assert engine.generate(prompts[:5], sampling(tokenizer), seed=1) == together[:5]
+    assert engine.generate(prompts[:1], sampling(tokenizer), seed=1) == together[:1]
+    assert engine.generate([prompts[0]] * 2, sampling(tokenizer), seed=1)[1] != together[0]
+
+
+def test_weights_of_another_version_are_found_out(engine, scorer, problems, tokenizer):  # noqa: F811
+    engine.server.post("/update_weight_version", new_version="77")
+    with pytest.raises(EngineDiedError, match="version 77, not 1"):
+        largest_gap(scorer, engine, problems, tokenizer, 1.0)
+
+
+def test_altered_weights_are_found_out(engine, scorer, problems, tokenizer):  # noqa: F811
+    def altered(value):
+        for name, weight in scorer.weights():
+            if name == "model.layers.2.mlp.down_proj.weight":
+                weight = weight.clone()
+                weight[0, 0] = value
+            yield name, weight
+
+    engine.sync(altered(3.0), 2)
+    assert largest_gap(scorer, engine, problems, tokenizer, 1.0) > 0.1
+    with pytest.raises(Refused, match=r"/update_weights: 500 .*down_proj.weight is not finite"):
+        engine.sync(altered(float("nan")), 3)
+
+
+def test_an_update_that_was_left_open_does_not_spoil_the_next(engine, scorer, problems, tokenizer):  # noqa: F811
+    other = changed(TokenScorer(load_model(str(POCKET), "float32"), 1.0))
+    engine.server.post("/start_weight_update")
+    some = pieces(other.weights(), 300_001)
+    for _ in range(3):
+        engine.server.post("/update_weights", update_info=next(some))
+    engine.sync(scorer.weights(), 2)  # as the next run would do
+    assert largest_gap(scorer, engine, problems, tokenizer, 1.0) < 1e-3
+
+
+def test_half_an_update_is_refused(engine, scorer):
+    names = dict(scorer.weights())
+    del names["model.norm.weight"]
+    engine.server.post("/start_weight_update")
+    engine.server.post("/update_weights", update_info=next(pieces(names.items(), 300_001)))
+    with pytest.raises(Refused, match="/finish_weight_update"):
+        engine.server.post("/finish_weight_update", weight_version="9")
+
+
+def test_a_sync_with_a_server_that_hangs_ends_in_time(engine, scorer, problems, tokenizer):  # noqa: F811
+    group = engine.process.process.pid
+    os.killpg(group, signal.SIGSTOP)
+    start, error = time.monotonic(), SyncTimeoutError("too late")
+    with pytest.raises(SyncTimeoutError, match="too late"), deadline(1.0, error):
+        engine.sync(scorer.weights(), 2)
+    assert 1.0 <= time.monotonic() - start < 2.0
+    os.killpg(group, signal.SIGCONT)
+    assert engine.weight_version is None
+    engine.sync(changed(scorer).weights(), 3)
+    assert largest_gap(scorer, engine, problems, tokenizer, 1.0) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "other"}, r"policy\.path: .*has model .*pocket, not .*other"),
+        ({"dtype": "bfloat16"}, r"policy\.dtype: .*has dtype torch\.float32, not torch\.bfloat16"),
+        ({"max_model_len": 64}, r"rollout\.max_model_len: .*has max_model_len 128, not 64"),
+        ({"transfer": "nccl"}, r"rollout\.engines\.server\.transfer: .*has transfer http, not nccl"),
+        ({"transfer": "pigeon"}, r"rollout\.engines\.server\.transfer: 'pigeon'"),
+        ({"url": "localhost:8000"}, r"rollout\.engines\.server\.url: localhost:8000 is no address"),
+        (
+            {"url": "http://127.0.0.1:9"},
+            r"rollout\.engines\.server\.url: no vLLM server .*VLLM_SERVER_DEV_MODE=1 python",
+        ),
+    ],
+)
+def test_servers_that_cannot_be_used(engine, settings, message):
+    given = {"model": str(POCKET), "dtype": "float32", "max_model_len": 128, "log": "log", "url": engine.server.url}
+    with pytest.raises(SettingError, match=f"^{message}"):
+        ServerEngine(**given | settings)
+
+
+def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}")
+    url = f"rollout.engines.server.url={engine.server.url}"
+    target = "rollout.engines.server._target_=stale.CorruptingServer"
+    result = train("steps=3", *RUN, url, target, "callbacks.checkpoint.every_n_epochs=1")
+    assert result.returncode == 2, result.stderr
+    (line,) = result.stderr.strip().splitlines()
+    assert "rollout engine is stale: after sync 2" in line
+    assert torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 0
+
+
+def test_two_ranks_share_a_server(train, tmp_path, engine):
+    ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
+    result = train("steps=2", *RUN, *ranks, f"rollout.engines.server.url={engine.server.url}")
+    assert result.returncode == 0, result.stderr
+    assert max(read_curves(tmp_path / "run" / "tensorboard")["rollout/logprob_gap_max"][1]) < 1e-3
+
+
+def test_a_killed_server_changes_nothing(train, tmp_path, engine, monkeypatch):
+    """A worker and then the server itself are killed in the midst of a generation."""
+    undisturbed = train("steps=3", *RUN, f"rollout.engines.server.url={engine.server.url}", folder="undisturbed")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}")
+    result = train("steps=3", *RUN, "rollout.engines.server._target_=mortal.MortalServer")
+    assert result.returncode == 0, result.stderr
+    warnings = [line for line in result.stdout.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 2
+    for line, died in zip(warnings, ("500", "closed connection"), strict=True):
+        assert "step 2 is repeated" in line
+        assert "/inference/v1/generate" in line
+        assert died in line
+        assert "server.log" in line
+    same, found = (load_file(tmp_path / run / "policy" / "model.safetensors") for run in ("undisturbed", "run"))
+    assert all(torch.equal(found[name], weight) for name, weight in same.items())
+    for group in (tmp_path / "run" / "groups").read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.killpg(int(group), 0)
+
+
+def lingering(log: Path) -> list[int]:
+    """The processes of ``tests/lingering.py``."""
+    while not log.exists() or not log.read_text().endswith("\n"):
+        time.sleep(0.05)
+    return [int(pid) for pid in log.read_text().split()]
+
+
+def wait_for_death(processes: list[int]) -> None:
+    for _ in range(200):
+        for pid in list(processes):
+            with suppress(FileNotFoundError):
+                if " Z " not in Path(f"/proc/{pid}/stat").read_text():
+                    break
+            processes.remove(pid)
+        if not processes:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{processes} live on")
+
+
+@pytest.mark.parametrize("dies", ["server", "stopped", "run"])
+def test_nothing_of_a_server_is_left_behind(tmp_path, dies):
+    log, environment = tmp_path / "log", {"PYTHONPATH": str(ROOT / "tests")}
+    if dies == "run":
+        start = f"ServerProcess(['lingering'], {environment}, Path({str(log)!r})); time.sleep(1000)"
+        code = f"import time; from pathlib import Path; from oblr.rollout.process import ServerProcess; p = {start}"
+        run = subprocess.Popen([sys.executable, "-c", code])
+        processes = lingering(log)
+        run.kill()
+        run.wait()
+    else:
+        process = ServerProcess(["lingering"], environment, log)
+        processes = lingering(log)
+        process.stop() if dies == "stopped" else os.kill(processes[0], signal.SIGKILL)
+    wait_for_death(processes)
+
+
+def test_a_server_that_ends_while_it_starts(tmp_path):
+    process = ServerProcess(["no_such_module"], {}, tmp_path / "log")
+    with pytest.raises(EngineDiedError, match=f"ended while it started; see {tmp_path / 'log'}"):
+        process.wait(60)
+    assert "no_such_module" in (tmp_path / "log").read_text()
