@@ -8,21 +8,19 @@ what comes and goes. The experiments' plans are on paper: GiB on each GPU, and w
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from gradnorm import peak_memory
 from lightning.pytorch.strategies import ModelParallelStrategy
-from report import ROOT, Figure, at_most, write
+from report import Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -36,16 +34,16 @@ from oblr.types import RolloutBatch
 
 CONFIG = Qwen3Config(
     vocab_size=151_936,
-    hidden_size=384,
-    intermediate_size=1152,
+    hidden_size=256,
+    intermediate_size=768,
     num_hidden_layers=8,
-    num_attention_heads=6,
+    num_attention_heads=4,
     num_key_value_heads=2,
     head_dim=64,
     tie_word_embeddings=True,
 )
-BATCH = Batch(groups=4, group_size=4, longest=128, response=112)
-TOKEN_BUDGET = 1024
+BATCH = Batch(groups=4, group_size=4, longest=64, response=56)
+TOKEN_BUDGET = 512
 OPTIMIZERS = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}
 #: optimizer, passes, activation checkpointing, ranks
 CASES: dict[str, tuple[str, str, bool, int]] = {

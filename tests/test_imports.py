@@ -22,14 +22,15 @@ ALLOWED = {
     "reference": BASE | {"model", "losses"},
     "policy": BASE | {"model", "reference", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"model", "rewards"},
+    "plan": BASE | {"model", "reference", "gradnorm", "policy", "rollout"},
     "checks": BASE | {"model", "baselines", "schedules"},
     "callbacks": BASE | LEAVES | {"policy", "rollout"},
 }
 #: package → the only places that may import it
 ONLY_IN = {
     "vllm": {"rollout/vllm.py"},
-    "hydra": {"train.py", "pretrain.py", "launch.py"},
-    "omegaconf": {"train.py", "pretrain.py", "launch.py"},
+    "hydra": {"train.py", "pretrain.py", "planning.py", "launch.py"},
+    "omegaconf": {"train.py", "pretrain.py", "planning.py", "launch.py"},
     "lightning": {"policy.py", "pretraining.py", "rollout/datamodule.py", "train.py", "pretrain.py", "callbacks"},
 }
 

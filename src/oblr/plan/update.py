@@ -186,9 +186,10 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             policy.reference = Reference(reference, policy.kl)
         with run, torch.autocast("cpu", torch.bfloat16) if world.mixed else nullcontext():
             with run.making("gradients"):
-                for p in parameters.values():
-                    p.grad = torch.zeros_like(p)
-            run.adopt("gradients", ((f"gradient of {name}", p.grad) for name, p in parameters.items()))
+                gradients = {f"gradient of {name}": torch.zeros_like(p) for name, p in parameters.items()}
+            run.adopt("gradients", gradients.items())
+            for p, gradient in zip(parameters.values(), gradients.values(), strict=True):
+                p.grad = gradient
             optimizer = policy.make_optimizer(parameters.values())
             for group in optimizer.param_groups:
                 if "foreach" in group:
@@ -210,9 +211,7 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
     return _Run(update, resident, run.peaks, moved, run.moved)
 
 
-def _scorer(
-    run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh
-) -> TokenScorer:
+def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh) -> TokenScorer:
     scorer = TokenScorer(fake_model(run, config, policy.dtype_name), policy.temperature)
     if world.checkpointing:
         scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
