@@ -34,16 +34,16 @@ from oblr.types import RolloutBatch
 
 CONFIG = Qwen3Config(
     vocab_size=151_936,
-    hidden_size=384,
-    intermediate_size=1152,
+    hidden_size=256,
+    intermediate_size=768,
     num_hidden_layers=8,
-    num_attention_heads=6,
+    num_attention_heads=4,
     num_key_value_heads=2,
     head_dim=64,
     tie_word_embeddings=True,
 )
-BATCH = Batch(groups=4, group_size=4, longest=128, response=112)
-TOKEN_BUDGET = 1024
+BATCH = Batch(groups=4, group_size=4, longest=64, response=56)
+TOKEN_BUDGET = 512
 OPTIMIZERS = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}
 #: optimizer, passes, activation checkpointing, ranks
 CASES: dict[str, tuple[str, str, bool, int]] = {

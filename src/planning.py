@@ -37,7 +37,8 @@ def show_plan(cfg: DictConfig) -> None:
         return make(hydra.compose("train", [*kept, *overrides]))
 
     changes = advise(plan, candidates(cfg, plan), lambda overrides: replanned(*overrides))
-    rich.print("to change, in this order:" if changes else "", *advice(plan, changes), sep="\n")
+    if changes:
+        rich.print("to change, in this order:", *advice(plan, changes), sep="\n")
     overrides = " ".join(override for change in changes for override in change.overrides)
     enough = bool(changes) and changes[-1].plan.lacking == 0
     raise SettingError(
@@ -50,9 +51,8 @@ def show_plan(cfg: DictConfig) -> None:
 def make(cfg: DictConfig) -> Plan:
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
     local = ROOT / "conf" / "architecture" / cfg.policy.path
-    config = check_policy(
-        str(local if local.exists() else cfg.policy.path), cfg.policy.dtype, cfg.rollout.max_model_len
-    )
+    path = str(local) if local.exists() else cfg.policy.path
+    config = check_policy(path, cfg.policy.dtype, cfg.rollout.max_model_len)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     check_batch(
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
@@ -104,7 +104,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
         (plan.passes == "one", {"gradnorm.passes": "two"}),
         (not plan.world.checkpointing, {"policy.activation_checkpointing": "true"}),
         *((True, {"policy.token_budget": budget}) for budget in budgets),
-        (share > 0.1, {engine: share}),
+        (share > 0, {engine: share}),
         (HydraConfig.get().runtime.choices.optimizer != "sgd", {"optimizer": "sgd"}),
         (ranks == 1, {"trainer": "fsdp", "trainer.devices": 8}),
         (ranks > 1, {"trainer": "fsdp", "trainer.num_nodes": 2 * nodes}),

@@ -77,7 +77,7 @@ class Plan:
     @property
     def lacking(self) -> float:
         """Bytes beyond what the device has; 0 where all fits."""
-        over = max(0.0, max(self.training.total(), self.rollouts.total()) - self.device.memory)
+        over = sum(max(0.0, live.total() - self.device.memory) for live in (self.training, self.rollouts))
         return over + self.starved * self.kv_token * self.batch.longest
 
     @property
@@ -118,12 +118,10 @@ def make_plan(
 
     engine_state, generating, kv_token = engine_memory(engine, config, parameters, batch.longest, device)
     training, generation, sync = update.peak.copy(), update.resident + generating, update.sync.copy()
-    generation["activations"] = 0  # what a last micro-batch's caches have left behind
     sync += Bytes({"engine weights": generating["engine weights"]})
     rollouts = max(generation, sync, key=lambda live: live.total())
-    training["fragmentation"] = int(
-        FRAGMENTATION * sum(update.peak[k] for k in ("activations", "logits", "in transit"))
-    )
+    passing = sum(training[kind] for kind in ("activations", "logits", "in transit"))
+    training["fragmentation"] = int(FRAGMENTATION * passing)
     host: Bytes = Bytes()
     for live in (training, rollouts):
         live["context"] = int(CONTEXT)

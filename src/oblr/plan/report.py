@@ -38,9 +38,9 @@ def remarks(plan: Plan) -> list[str]:
     """Lines below the table."""
     world, batch = plan.world, plan.batch
     lines = [
-        f"{plan.parameters / 1e9:.3f} billion parameters, {world.ranks} rank(s)"
+        f"{plan.parameters / 1e9:.3f} billion parameters, {_count(world.ranks, 'rank')}"
         f"{', sharded' * world.sharded}{', bfloat16 products' * world.mixed}"
-        f"{', activation checkpointing' * world.checkpointing}, {plan.passes} pass(es)",
+        f"{', activation checkpointing' * world.checkpointing}, {plan.passes} pass{'es' * (plan.passes != 'one')}",
         f"a step: {batch.groups * batch.group_size} sequences a rank, in up to {plan.micro_batches} micro-batches "
         f"of {plan.token_budget} tokens",
     ]
@@ -62,13 +62,13 @@ def remarks(plan: Plan) -> list[str]:
 
 
 def verdict(plan: Plan) -> str:
-    memory = f"{plan.device.memory / GIB:.0f} GiB"
+    memory = f"{plan.device.memory / GIB:.3g} GiB"
     if plan.lacking == 0:
-        return f"fits: {max(plan.training.total(), plan.rollouts.total()) / GIB:.1f} of {memory}"
+        return f"fits: {max(plan.training.total(), plan.rollouts.total()) / GIB:.3g} of {memory}"
     if plan.starved:
         return f"does not fit: the engine's share of {memory} holds no sequence of {plan.batch.longest} tokens"
     name, live = max(("training", plan.training), ("rollouts", plan.rollouts), key=lambda column: column[1].total())
-    return f"does not fit: {name} takes {live.total() / GIB:.1f} of {memory}"
+    return f"does not fit: in {name} {live.total() / GIB:.3g} of {memory}"
 
 
 def advice(plan: Plan, changes: list[Change]) -> list[str]:
@@ -82,3 +82,7 @@ def advice(plan: Plan, changes: list[Change]) -> list[str]:
         )
         plan = after
     return lines
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"

@@ -185,11 +185,10 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             policy.reference = Reference(reference, policy.kl)
         with run, torch.autocast("cpu", torch.bfloat16) if world.mixed else nullcontext():
             with run.making("gradients"):
-                for p in parameters.values():
-                    p.grad = torch.zeros_like(p)
-            run.adopt(
-                "gradients", ((f"gradient of {name}", p.grad) for name, p in parameters.items() if p.grad is not None)
-            )
+                gradients = {f"gradient of {name}": torch.zeros_like(p) for name, p in parameters.items()}
+            run.adopt("gradients", gradients.items())
+            for p, gradient in zip(parameters.values(), gradients.values(), strict=True):
+                p.grad = gradient
             optimizer = policy.make_optimizer(parameters.values())
             for group in optimizer.param_groups:
                 if "foreach" in group:

@@ -1,0 +1,176 @@
+"""Plans are those of the real shapes, the real step and the real engine: nothing is loaded, and nothing is guessed."""
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from conftest import ROOT, SHAPE, run_script, tiny_model
+from torch.distributed.fsdp import FSDPModule
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
+
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.rloo import RLOOBaseline
+from oblr.gradnorm.measure import GradNorms
+from oblr.losses.policy_gradient import PolicyGradientLoss
+from oblr.model import TokenScorer
+from oblr.packing import pack
+from oblr.plan import update
+from oblr.plan.dry_run import fake_world
+from oblr.plan.update import Batch, World, plan_update
+from oblr.policy import PolicyModule
+from oblr.schedules.constant import ConstantSchedule
+
+SIZES = {"4B": (4_022_468_096, True), "8B": (8_190_735_360, False)}
+
+
+def architecture(size):
+    return AutoConfig.from_pretrained(ROOT / "conf" / "architecture" / "Qwen" / f"Qwen3-{size}-Base")
+
+
+def on_meta(size):
+    with torch.device("meta"):
+        return TokenScorer(AutoModelForCausalLM.from_config(architecture(size), dtype=torch.float32), 1.0)
+
+
+def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=GradientWeightedBaseline):
+    return PolicyModule(
+        path="",
+        dtype="float32",
+        gradnorm=GradNorms("exact", passes),
+        baseline=baseline(),
+        loss=PolicyGradientLoss("none"),
+        schedule=ConstantSchedule(0.1),
+        optimizer=partial(optimizer, lr=0.1),
+        temperature=1.0,
+        token_budget=token_budget,
+        logprob_gap_bound=1.0,
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_real_shapes(size):
+    parameters, tied = SIZES[size]
+    weights = dict(on_meta(size).weights())
+    assert sum(weight.numel() for weight in weights.values()) == parameters
+    assert ("lm_head.weight" in weights) == (not tied)
+
+
+def test_the_engine_takes_every_weight_by_name_and_shape():
+    """vLLM's own class, on the meta device: it says which of its parameters it has been given."""
+    script = """
+import sys, torch
+from vllm.config import set_current_vllm_config
+from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
+from vllm.utils.network_utils import get_open_port
+from test_plan import ROOT, SIZES, on_meta
+
+for size in SIZES:
+    folder = ROOT / "conf" / "architecture" / "Qwen" / f"Qwen3-{size}-Base"
+    config = EngineArgs(model=str(folder), skip_tokenizer_init=True, max_model_len=2048).create_engine_config()
+    with set_current_vllm_config(config), torch.device("meta"):
+        if not torch.distributed.is_initialized():
+            init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
+            ensure_model_parallel_initialized(1, 1)
+        model = Qwen3ForCausalLM(vllm_config=config)
+        given = model.load_weights((name, weight.to("meta")) for name, weight in on_meta(size).weights())
+    wanted = dict(model.named_parameters())
+    assert given == wanted.keys(), given ^ wanted.keys()
+    assert sum(p.numel() for p in wanted.values()) == SIZES[size][0]
+print("all")
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT / "tests", capture_output=True, text=True, timeout=300
+    )
+    assert result.stdout.splitlines()[-1] == "all", result.stderr
+
+
+@pytest.mark.parametrize(("size", "ranks"), [("4B", 8), ("8B", 16)])
+def test_shards_are_those_of_fsdp(size, ranks):
+    """One unit a block and the root's; what the plan extrapolates from a few blocks is what all have."""
+    config, world = architecture(size), World(ranks, sharded=True, mixed=True)
+    adamw = policy(optimizer=torch.optim.AdamW, baseline=RLOOBaseline)
+    planned = plan_update(adamw, config, world, Batch(1, 2, 32, 16))
+    with fake_world(ranks) as mesh:
+        scorer = on_meta(size)
+        scorer.shard(mesh)
+        assert sum(isinstance(module, FSDPModule) for module in scorer.modules()) == config.num_hidden_layers + 1
+        shards = sum(p.to_local().nbytes for p in scorer.parameters())
+        whole = sum(p.nbytes for p in scorer.parameters())
+    assert whole / ranks <= shards < 1.001 * whole / ranks
+    assert planned.resident["weights"] == planned.resident["gradients"] == shards
+    assert 0 <= planned.resident["optimizer state"] - 2 * shards < 4096  # and a step count a parameter
+    assert planned.moved_by_sync == {"all-gather": pytest.approx(whole * (ranks - 1) / ranks, rel=1e-3)}
+
+
+@pytest.mark.parametrize(
+    ("world", "passes"),
+    [(World(8, sharded=True, mixed=True, checkpointing=True), "two"), (World(mixed=True, foreach=False), "one")],
+)
+def test_a_few_blocks_tell_of_all(world, passes, monkeypatch):
+    config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": 9}), Batch(4, 2, 24, 12)
+    few = plan_update(policy(passes), config, world, batch)
+    for edges in ("EDGES", "SHARDED_EDGES"):
+        monkeypatch.setattr(update, edges, (9, 9))
+    every = plan_update(policy(passes), config, world, batch)
+    assert few == every
+
+
+@pytest.mark.parametrize("passes", ["one", "two"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
+    """The same program on numbers, as the allocator saw it."""
+    shape, budget = {"vocab_size": 4096, "hidden_size": 64}, 512
+    batch = Batch(4, 2, 128, 100)
+    lm = tiny_model(tied=True, **shape)
+    planned = plan_update(policy(passes, budget), lm.config, World(checkpointing=checkpointing, foreach=False), batch)
+    if checkpointing:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    real = policy(passes, budget)
+    real.scorer = TokenScorer(lm, 1.0)
+    for p in lm.parameters():
+        p.grad = torch.zeros_like(p)
+    (lengths,) = batch.full(budget)
+    packed = pack(batch.rollouts(lengths))
+    with (
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
+        real.score(real.gradnorm, [packed], batch.group_size) as scores,
+    ):
+        scores.backward(torch.ones(len(lengths), dtype=torch.float64))
+    held = peak = sum(p.nbytes + p.grad.nbytes for p in lm.parameters())
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    assert planned.peak.total() == pytest.approx(peak, rel=0.05)
+
+
+def test_the_command_line():
+    """The experiments fit where they are written for, and nothing is written."""
+    runs = {path: path.stat().st_mtime for path in (ROOT / "runs").glob("**")}
+    for overrides in (["experiment=oblr_qwen3_4b"], ["experiment=oblr_qwen3_8b", "trainer.num_nodes=2"]):
+        result = run_script("train.py", *overrides, "plan=true")
+        assert result.returncode == 0, result.stdout + result.stderr
+        for word in ("weights", "gradients", "activations", "logits", "KV cache", "training", "rollouts", "fits: "):
+            assert word in result.stdout
+    assert "16 ranks" in result.stdout
+    assert "all-gather" in result.stdout
+    assert {path: path.stat().st_mtime for path in (ROOT / "runs").glob("**")} == runs
+
+
+def test_advice_is_right():
+    """Too small a GPU: one line, status 2, and what it advises makes it fit."""
+    command = ["experiment=pocket", "plan=true", "requires.gpu_memory_gib=1.75"]
+    poor = run_script("train.py", *command)
+    assert poor.returncode == 2
+    (line,) = poor.stderr.splitlines()
+    assert line.startswith("error: requires.gpu_memory_gib: does not fit: ")
+    advice = line.rstrip(")").split("it fits with ")[1].split()
+    assert advice
+    names = {override.split("=")[0] for override in advice}
+    changed = run_script("train.py", *[item for item in command if item.split("=")[0] not in names], *advice)
+    assert changed.returncode == 0, changed.stdout + changed.stderr
