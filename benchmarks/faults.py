@@ -269,7 +269,7 @@ class Fault:
         inside: a shell command around the run, ``"$@"``, in a mount namespace of its own.
         damage: done to the newest checkpoint before.
         resume, mended: ``ckpt_path`` of this run, and of the one after it, without the fault.
-        finished: resumed after the last step, where the policy is yet to be exported.
+        finished: resumed after the last step, where the summary is yet to be drawn and the policy to be exported.
     """
 
     name: str
@@ -384,6 +384,7 @@ def meet(fault: Fault, reference: Reference, folder: Path) -> Met:
     reference.until(start, folder)
     if fault.finished:
         shutil.rmtree(folder / "policy")
+        (folder / "summary.png").unlink()
     previous, _ = by_age(folder / "checkpoints")
     ended, intact = face(fault, setup, folder)
     mended = train(folder, *setup.command, f"steps={end}", f"ckpt_path={fault.mended.format(previous=previous)}")
