@@ -79,13 +79,13 @@ class Ended:
     """How a run has ended.
 
     Attributes:
-        seconds: from what struck it until no process was left; NaN where nothing did.
+        seconds: from what struck it until no process was left; None where nothing did.
     """
 
     status: int
     screen: str
     errors: list[str]
-    seconds: float
+    seconds: float | None
 
 
 def train(folder: Path, *overrides: str, strike: str = "", inside: str = "") -> Ended:
@@ -110,7 +110,7 @@ def train(folder: Path, *overrides: str, strike: str = "", inside: str = "") -> 
     screen, errors = process.communicate(timeout=600)
     while any_left(process.pid):
         time.sleep(0.1)
-    seconds = time.time() - report.stat().st_mtime if report.exists() else math.nan
+    seconds = time.time() - report.stat().st_mtime if report.exists() else None
     return Ended(process.returncode, screen, errors.splitlines(), seconds)
 
 
@@ -184,7 +184,7 @@ class Killed:
     step: int
     saved: int
     half_written: list[str]
-    seconds: float
+    seconds: float | None
     clear: bool
 
 
@@ -249,7 +249,7 @@ def kill_figures(setup: Setup, chains: list[Chain]) -> Iterator[Figure]:
     survived = sum(len(chain.kills) for chain in chains if chain.same)
     yield at_least(f"{setup.name}: survived, the same bits in the end", survived, f"of {len(kills)} kills", len(kills))
     if setup.ranks > 1:
-        slowest = max(kill.seconds for kill in kills)
+        slowest = max(kill.seconds or 0 for kill in kills)
         yield at_most(f"{setup.name}: one rank killed, until none was left", slowest, "s", BOUND)
         told = sum(kill.clear for kill in kills)
         yield at_least(f"{setup.name}: one line with the cause, or killed itself", told, "kills", len(kills))
@@ -269,7 +269,7 @@ class Fault:
         inside: a shell command around the run, ``"$@"``, in a mount namespace of its own.
         damage: done to the newest checkpoint before.
         resume, mended: ``ckpt_path`` of this run, and of the one after it, without the fault.
-        finished: resumed after the last step, where the policy is yet to be exported.
+        finished: resumed after the last step, where the summary is yet to be drawn and the policy to be exported.
     """
 
     name: str
@@ -341,11 +341,11 @@ class Met:
     clear: bool
     intact: bool
     same: bool
-    seconds: float
+    seconds: float | None
 
     @property
     def well(self) -> bool:
-        return self.clear and self.intact and self.same and not self.seconds > BOUND
+        return self.clear and self.intact and self.same and (self.seconds or 0) <= BOUND
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -384,6 +384,7 @@ def meet(fault: Fault, reference: Reference, folder: Path) -> Met:
     reference.until(start, folder)
     if fault.finished:
         shutil.rmtree(folder / "policy")
+        (folder / "summary.png").unlink()
     previous, _ = by_age(folder / "checkpoints")
     ended, intact = face(fault, setup, folder)
     mended = train(folder, *setup.command, f"steps={end}", f"ckpt_path={fault.mended.format(previous=previous)}")
@@ -431,13 +432,13 @@ class Trials:
 def figures(setups: tuple[Setup, ...], faults: tuple[Fault, ...], trials: Trials, scratch: Path) -> Iterator[Figure]:
     @cache
     def reference(setup: Setup) -> Reference:
-        return Reference(setup, scratch / setup.name.replace(" ", "-"))
+        return Reference(setup, scratch / f"reference-{setups.index(setup)}")
 
     for setup in setups:
         chains: list[Chain] = []
         while sum(len(chain.kills) for chain in chains) < setup.kills:
             seed = len(chains)
-            folder = scratch / f"chain-{seed}-{setup.ranks}"
+            folder = scratch / "chain"
             result = trials(f"{setup.name}, chain {seed}", lambda: kill_chain(reference(setup), folder, seed))  # noqa: B023
             chains.append(Chain(**result | {"kills": [Killed(**kill) for kill in result["kills"]]}))
             shutil.rmtree(folder, ignore_errors=True)
