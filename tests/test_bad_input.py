@@ -33,6 +33,11 @@ def check(result, setting, *words):
         (["rollout.max_new_tokens=125"], "rollout.max_model_len", ["exceeds 128"]),
         (["rollout.max_model_len=1000"], "rollout.max_model_len", ["context of 256"]),
         (["rollout.engine=sglang"], "rollout.engine", ["sglang"]),
+        (
+            ["rollout.engine=server", "rollout.engines.server.url=http://127.0.0.1:9"],
+            "rollout.engines.server.url",
+            ["no vLLM server answers"],
+        ),
         (["schedule.estimator=best"], "schedule.estimator", ["best"]),
         (["policy.path=no/such/model"], "policy.path", ["no/such/model"]),
         (["policy.path=/proc"], "policy.path", ["not a model"]),

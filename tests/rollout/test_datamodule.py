@@ -1,11 +1,12 @@
 from functools import partial
 
+import lightning as L
 import pytest
 from conftest import POCKET
 
 from oblr.data.procedural import ReasoningGymProblems
-from oblr.errors import SettingError
-from oblr.model import load_tokenizer
+from oblr.errors import EngineDiedError, SettingError
+from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.datamodule import RolloutDataModule
@@ -53,9 +54,17 @@ def test_position_is_kept_and_the_source_wraps_around():
     assert list(data.next_problems()) == list(again.next_problems())
 
 
+def in_a_run(**changes):
+    """A data module with a started engine and the policy's weights, at the first step."""
+    data = make(**changes)
+    data.trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
+    data.setup("fit")
+    return data
+
+
 def test_rollouts_are_scored_in_order():
-    data = make()
-    data.engine.start()
+    data = in_a_run()
     problems = data.held_out[:5]
     rollouts = data.rollouts(problems, data.sampling, seed=0)
     assert [r.problem for r in rollouts] == [p for p in problems for _ in range(2)]
@@ -63,6 +72,69 @@ def test_rollouts_are_scored_in_order():
         assert rollout.prompt_ids == data.encode(rollout.problem)
         assert rollout.reward == data.reward(rollout.problem, rollout.text, rollout.completion)
         assert "<|endoftext|>" not in rollout.text
+
+
+class Counting(HFEngine):
+    """Says what it is asked for, and dies as often as it is told to."""
+
+    def __init__(self, deaths_in_generate=0, deaths_in_sync=0):
+        super().__init__(str(POCKET), "float32")
+        self.calls, self.deaths = [], {"generate": deaths_in_generate, "sync": deaths_in_sync}
+
+    def start(self):
+        self.calls.append("start")
+        super().start()
+
+    def sync(self, weights, version):
+        self.calls.append("sync")
+        self.die("sync")
+        super().sync(weights, version)
+
+    def generate(self, prompts, sampling, seed):
+        self.calls.append("generate")
+        self.die("generate")
+        return super().generate(prompts, sampling, seed)
+
+    def sleep(self):
+        self.calls.append("sleep")
+        self.weight_version = None
+
+    def die(self, where):
+        if self.deaths[where]:
+            self.deaths[where] -= 1
+            raise EngineDiedError("it died")
+
+
+def counted(deaths_in_generate=0, deaths_in_sync=0, **changes):
+    engine = partial(Counting, deaths_in_generate, deaths_in_sync)
+    return in_a_run(engine="counting", engines={"counting": engine}, prompts_per_step=4, **changes)
+
+
+def test_the_engine_sleeps_whenever_it_is_not_needed_and_gets_new_weights_after():
+    data = counted()
+    data.next_batch()
+    data.next_batch()
+    assert data.engine.calls == ["start", "sleep"] + ["sync", "generate", "sleep"] * 2
+
+
+def test_an_engine_that_dies_is_restarted_and_refitted_and_nothing_changes(caplog):
+    data, undisturbed = counted(deaths_in_sync=1, deaths_in_generate=2), counted()
+    assert data.next_batch().rollouts == undisturbed.next_batch().rollouts
+    lives = ["start", "sleep", "sync"] + ["start", "sync", "generate"] * 3
+    assert data.engine.calls == [*lives, "sleep"]
+    assert [record.message for record in caplog.records if record.name == "oblr.rollout.datamodule"] == [
+        f"step 1 is repeated: the rollout engine died and is restarted ({n} of rollout.restarts=3): it died"
+        for n in (1, 2, 3)
+    ]
+
+
+def test_an_engine_that_keeps_dying_is_given_up():
+    data = counted(deaths_in_generate=3, restarts=1)
+    with pytest.raises(EngineDiedError):
+        data.next_batch()
+    assert data.engine.calls.count("start") == 2
+    data.next_batch()  # restarts are counted step by step
+    assert data.engine.calls.count("start") == 3
 
 
 @pytest.mark.parametrize(
@@ -73,6 +145,8 @@ def test_rollouts_are_scored_in_order():
         ({"group_size": 0}, r"rollout\.group_size: 0"),
         ({"temperature": 0.0}, r"rollout\.temperature: 0"),
         ({"max_new_tokens": 128}, r"rollout\.max_model_len: .*exceeds 128"),
+        ({"sync_timeout": 0}, r"rollout\.sync_timeout: 0"),
+        ({"restarts": -1}, r"rollout\.restarts: -1"),
         ({"reward": lambda *_: float("nan")}, "reward: .*nan"),
         ({"train": chain_sums(100, seed=2)}, r"data\.train: every problem is held out"),
     ],

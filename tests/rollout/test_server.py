@@ -136,7 +136,7 @@ def test_servers_that_cannot_be_used(engine, settings, message):
 
 
 def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     url = f"rollout.engines.server.url={engine.server.url}"
     target = "rollout.engines.server._target_=stale.CorruptingServer"
     result = train("steps=3", *RUN, url, target, "callbacks.checkpoint.every_n_epochs=1")
@@ -157,7 +157,7 @@ def test_a_killed_server_changes_nothing(train, tmp_path, engine, monkeypatch):
     """A worker and then the server itself are killed in the midst of a generation."""
     undisturbed = train("steps=3", *RUN, f"rollout.engines.server.url={engine.server.url}", folder="undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     result = train("steps=3", *RUN, "rollout.engines.server._target_=mortal.MortalServer")
     assert result.returncode == 0, result.stderr
     warnings = [line for line in result.stdout.splitlines() if line.startswith("warning")]
