@@ -19,8 +19,9 @@ from typing import Any
 import lightning as L
 import torch
 from gradnorm import peak_memory
+from hydra import compose, initialize_config_dir
 from lightning.pytorch.strategies import ModelParallelStrategy
-from report import Figure, at_most, write
+from report import ROOT, Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -31,6 +32,10 @@ from oblr.plan.update import Batch, World, plan_update
 from oblr.policy import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
 from oblr.types import RolloutBatch
+
+sys.path.insert(0, str(ROOT / "src"))
+from launch import register_resolvers
+from planning import make
 
 CONFIG = Qwen3Config(
     vocab_size=151_936,
@@ -56,6 +61,17 @@ CASES: dict[str, tuple[str, str, bool, int]] = {
     "AdamW, one pass, two ranks": ("AdamW", "one", False, 2),
     "AdamW, two passes, two ranks": ("AdamW", "two", False, 2),
 }
+#: policy, GPUs a node, nodes, whether the experiment is written for them
+EXPERIMENTS = [
+    ("4b", 1, 1, True),
+    ("4b", 8, 1, False),
+    ("4b", 8, 2, False),
+    ("4b", 8, 32, False),
+    ("8b", 1, 1, False),
+    ("8b", 8, 1, True),
+    ("8b", 8, 2, True),
+    ("8b", 8, 32, False),
+]
 #: Memory that is freed is given back to the system at once, so that the process is as large as what it holds.
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
@@ -144,6 +160,22 @@ def accuracy(cases: list[str]) -> list[Figure]:
     return figures
 
 
+def on_paper(size: str, devices: int, nodes: int, written_for: bool) -> list[Figure]:
+    """What an experiment takes of each of so many GPUs, and what each receives in a step."""
+    overrides = [f"experiment=oblr_qwen3_{size}", f"trainer.devices={devices}", f"trainer.num_nodes={nodes}"]
+    if devices > 1:
+        overrides += ["trainer=fsdp", f"rollout.prompts_per_step={max(128, devices * nodes)}"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        plan = make(compose("train", overrides=overrides))
+    name, memory = f"{size.upper()} on {devices * nodes} GPUs", plan.device.memory / GIB
+    figures = []
+    for phase, live in (("training", plan.training), ("rollouts", plan.rollouts)):
+        label, taken = f"{name}: {phase}", live.total() / GIB
+        figures.append(at_most(label, taken, "GiB", memory) if written_for else Figure(label, taken, "GiB"))
+    received = (Figure(f"{name}: {what}", size / GIB, "GiB received in a step") for what, size in plan.moved.items())
+    return [*figures, Figure(f"{name}: KV cache", plan.kv_sequences, "longest sequences at once"), *received]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
@@ -151,7 +183,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.train:
         return train(*args.train)
-    write("plan-quick" if args.quick else "plan", accuracy(list(CASES)[:1] if args.quick else list(CASES)))
+    register_resolvers()
+    figures = accuracy(list(CASES)[:1] if args.quick else list(CASES))
+    for size, devices, nodes, written_for in () if args.quick else EXPERIMENTS:
+        figures += on_paper(size, devices, nodes, written_for)
+    write("plan-quick" if args.quick else "plan", figures)
 
 
 if __name__ == "__main__":

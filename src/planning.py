@@ -25,7 +25,9 @@ def show_plan(cfg: DictConfig) -> None:
         SettingError: it does not fit.
     """
     plan = make(cfg)
-    rich.print(memory_table(plan, cfg.name), *remarks(plan), verdict(plan), sep="\n")
+    console = rich.get_console()
+    console.print(memory_table(plan, cfg.name))
+    console.print(*remarks(plan), verdict(plan), sep="\n", soft_wrap=True, highlight=False)
     if plan.lacking == 0:
         return
     task = list(HydraConfig.get().overrides.task)
@@ -38,7 +40,7 @@ def show_plan(cfg: DictConfig) -> None:
 
     changes = advise(plan, candidates(cfg, plan), lambda overrides: replanned(*overrides))
     if changes:
-        rich.print("to change, in this order:", *advice(plan, changes), sep="\n")
+        console.print("to change, in this order:", *advice(plan, changes), sep="\n", soft_wrap=True, highlight=False)
     overrides = " ".join(override for change in changes for override in change.overrides)
     enough = bool(changes) and changes[-1].plan.lacking == 0
     raise SettingError(
@@ -98,7 +100,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
         plan.rollouts[kind] for kind in ("engine weights", "engine workspace", "KV cache")
     )
     share = int(100 * (1 - resident / device.memory)) / 100
-    budgets = [whole] if plan.token_budget < whole else [plan.token_budget // 2, plan.token_budget // 4]
+    budgets = [whole] * (plan.token_budget < whole) + [plan.token_budget // 2, plan.token_budget // 4]
     options: list[tuple[bool, dict[str, Any]]] = [
         (not plan.world.sharded and ranks > 1, {"trainer": "fsdp", "trainer.devices": ranks // nodes}),
         (plan.passes == "one", {"gradnorm.passes": "two"}),

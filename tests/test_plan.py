@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import ROOT, SHAPE, run_script, tiny_model
+from test_conf import composed
 from torch.distributed.fsdp import FSDPModule
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
@@ -22,6 +23,7 @@ from oblr.plan.dry_run import fake_world
 from oblr.plan.update import Batch, World, plan_update
 from oblr.policy import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
+from planning import make
 
 SIZES = {"4B": (4_022_468_096, True), "8B": (8_190_735_360, False)}
 
@@ -72,12 +74,13 @@ from test_plan import ROOT, SIZES, on_meta
 for size in SIZES:
     folder = ROOT / "conf" / "architecture" / "Qwen" / f"Qwen3-{size}-Base"
     config = EngineArgs(model=str(folder), skip_tokenizer_init=True, max_model_len=2048).create_engine_config()
-    with set_current_vllm_config(config), torch.device("meta"):
+    with set_current_vllm_config(config):
         if not torch.distributed.is_initialized():
             init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
             ensure_model_parallel_initialized(1, 1)
-        model = Qwen3ForCausalLM(vllm_config=config)
-        given = model.load_weights((name, weight.to("meta")) for name, weight in on_meta(size).weights())
+        with torch.device("meta"):
+            model = Qwen3ForCausalLM(vllm_config=config)
+        given = model.load_weights(on_meta(size).weights())
     wanted = dict(model.named_parameters())
     assert given == wanted.keys(), given ^ wanted.keys()
     assert sum(p.numel() for p in wanted.values()) == SIZES[size][0]
@@ -152,7 +155,8 @@ def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
 def test_the_command_line():
     """The experiments fit where they are written for, and nothing is written."""
     runs = {path: path.stat().st_mtime for path in (ROOT / "runs").glob("**")}
-    for overrides in (["experiment=oblr_qwen3_4b"], ["experiment=oblr_qwen3_8b", "trainer.num_nodes=2"]):
+    sixteen = ["trainer.num_nodes=2", "policy.token_budget=4096"]
+    for overrides in (["experiment=oblr_qwen3_4b"], ["experiment=oblr_qwen3_8b", *sixteen]):
         result = run_script("train.py", *overrides, "plan=true")
         assert result.returncode == 0, result.stdout + result.stderr
         for word in ("weights", "gradients", "activations", "logits", "KV cache", "training", "rollouts", "fits: "):
@@ -164,13 +168,15 @@ def test_the_command_line():
 
 def test_advice_is_right():
     """Too small a GPU: one line, status 2, and what it advises makes it fit."""
-    command = ["experiment=pocket", "plan=true", "requires.gpu_memory_gib=1.75"]
-    poor = run_script("train.py", *command)
+    command = ["experiment=pocket", "baseline=rloo", "requires.gpu_memory_gib=1.75"]
+    poor = run_script("train.py", *command, "plan=true")
     assert poor.returncode == 2
     (line,) = poor.stderr.splitlines()
     assert line.startswith("error: requires.gpu_memory_gib: does not fit: ")
     advice = line.rstrip(")").split("it fits with ")[1].split()
-    assert advice
-    names = {override.split("=")[0] for override in advice}
-    changed = run_script("train.py", *[item for item in command if item.split("=")[0] not in names], *advice)
-    assert changed.returncode == 0, changed.stdout + changed.stderr
+    assert {override.split("=")[0] for override in advice} == {
+        "policy.token_budget",  # in training
+        "rollout.engines.vllm.gpu_memory_utilization",  # in rollouts
+    }
+    assert make(composed(*command)).lacking > 0
+    assert make(composed(*command, *advice)).lacking == 0
