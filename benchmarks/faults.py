@@ -17,6 +17,7 @@ What is done is kept in ``benchmarks/results/faults.jsonl``; a second call goes 
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -34,11 +35,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed.checkpoint as dcp
 from report import ROOT, Figure, at_least, at_most, write
 from strikes import PHASES
 
 from callbacks.summary import read_curves
-from oblr.checkpoint import MANIFEST, by_age
+from oblr.checkpoint import by_age
 from oblr.provenance import revision
 
 COMMON = (
@@ -126,10 +129,12 @@ def any_left(session: int) -> bool:
     return any(not state.startswith("Z") for state in found)
 
 
-def digests(checkpoint: Path) -> dict[str, Any]:
-    """Of the tensors in a checkpoint."""
-    manifest = json.loads((checkpoint / MANIFEST).read_text())
-    return {name: digest for name, digest in manifest.items() if name.endswith(".distcp")}
+def digests(checkpoint: Path) -> dict[str, str]:
+    """Of the tensors in a checkpoint: how they are spread over the files is the ranks' affair."""
+    entries = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
+    dcp.load(tensors, checkpoint_id=checkpoint, no_dist=True)
+    return {name: hashlib.sha256(tensor.numpy()).hexdigest() for name, tensor in tensors.items()}
 
 
 def step_of(checkpoint: Path) -> int:
@@ -214,7 +219,8 @@ def kill_chain(reference: Reference, folder: Path, seed: int) -> Chain:
 
     saved = 0
     for k in range(setup.chain):
-        phase, step, rank = PHASES[(seed + k) % len(PHASES)], saved + rng.randint(1, 2 * setup.every), k % setup.ranks
+        phase, rank = PHASES[(seed + k) % len(PHASES)], k % setup.ranks
+        step = min(saved + rng.randint(1, 2 * setup.every), setup.steps)
         delay = rng.random() * reference.seconds[phase]
         ended = go_on(f"Kill, phase: {phase}, step: {step}, rank: {rank}, seconds: {delay:.4f}")
         if ended.status == 0:  # each such phase was over sooner
