@@ -396,7 +396,8 @@ def meet(fault: Fault, reference: Reference, folder: Path) -> Met:
     same = mended.status == 0 and step_of(by_age(folder / "checkpoints")[-1]) == end and reference.has(folder)
     if fault.finished:
         same = same and reference.exported(folder)
-    return Met("\n".join(ended.errors), one_line(ended, fault.words), intact, same, ended.seconds)
+    line = "\n".join(ended.errors).replace(str(folder), "run")
+    return Met(line, one_line(ended, fault.words), intact, same, ended.seconds)
 
 
 def on_small_disk(folder: Path, room: int) -> str:
