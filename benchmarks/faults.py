@@ -275,7 +275,7 @@ class Fault:
         inside: a shell command around the run, ``"$@"``, in a mount namespace of its own.
         damage: done to the newest checkpoint before.
         resume, mended: ``ckpt_path`` of this run, and of the one after it, without the fault.
-        finished: resumed after the last step, where the summary is yet to be drawn and the policy to be exported.
+        finished: resumed after the last step, where the policy is yet to be exported.
     """
 
     name: str
@@ -307,7 +307,7 @@ FILL = "head -c 1G /dev/zero > {folder}/ballast; true"
 NO_ROOM = "No space left on device"
 FAULTS = (
     *(Fault(f"full disk, {room} KiB left", NO_ROOM, room=room) for room in (0, 4, 8, 16, 32, 64)),
-    *(Fault(f"full disk at the end, {room} KiB left", NO_ROOM, room=room, finished=True) for room in (64, 1024)),
+    Fault("full disk at the end, 1024 KiB left", NO_ROOM, room=1024, finished=True),
     Fault("disk fills up during rollouts", NO_ROOM, f"Command, phase: rollout, command: '{FILL}'", 40_000),
     Fault("disk fills up during the update", NO_ROOM, f"Command, phase: update, command: '{FILL}'", 40_000),
     Fault("folder cannot be written to", "paths.output_dir: ", inside=f'{READ_ONLY} && "$@"'),
@@ -390,14 +390,14 @@ def meet(fault: Fault, reference: Reference, folder: Path) -> Met:
     reference.until(start, folder)
     if fault.finished:
         shutil.rmtree(folder / "policy")
-        (folder / "summary.png").unlink()
     previous, _ = by_age(folder / "checkpoints")
     ended, intact = face(fault, setup, folder)
     mended = train(folder, *setup.command, f"steps={end}", f"ckpt_path={fault.mended.format(previous=previous)}")
     same = mended.status == 0 and step_of(by_age(folder / "checkpoints")[-1]) == end and reference.has(folder)
     if fault.finished:
         same = same and reference.exported(folder)
-    return Met("\n".join(ended.errors), one_line(ended, fault.words), intact, same, ended.seconds)
+    line = "\n".join(ended.errors).replace(str(folder), "run")
+    return Met(line, one_line(ended, fault.words), intact, same, ended.seconds)
 
 
 def on_small_disk(folder: Path, room: int) -> str:
