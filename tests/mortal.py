@@ -17,7 +17,7 @@ class MortalServer(ServerEngine):
 
     def generate(self, prompts, sampling, seed):
         self.calls += 1
-        if self.calls in VICTIMS:
+        if self.calls in VICTIMS and self.process is not None:
             threading.Thread(target=self.kill, args=(VICTIMS[self.calls],)).start()
         return super().generate(prompts, sampling, seed)
 

@@ -120,7 +120,7 @@ def test_a_sync_with_a_server_that_hangs_ends_in_time(engine, scorer, problems, 
         ({"model": "other"}, r"policy\.path: .*has model .*pocket, not .*other"),
         ({"dtype": "bfloat16"}, r"policy\.dtype: .*has dtype torch\.float32, not torch\.bfloat16"),
         ({"max_model_len": 64}, r"rollout\.max_model_len: .*has max_model_len 128, not 64"),
-        ({"transfer": "nccl"}, r"rollout\.engines\.server\.transfer: .*has transfer http, not nccl"),
+        ({"transfer": "nccl"}, r"rollout\.engines\.server\.transfer: there is no GPU here"),
         ({"transfer": "pigeon"}, r"rollout\.engines\.server\.transfer: 'pigeon'"),
         ({"url": "localhost:8000"}, r"rollout\.engines\.server\.url: localhost:8000 is no address"),
         (

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch import distributed as dist
 
@@ -64,6 +65,8 @@ class ServerEngine:
     ):
         if transfer not in ("http", "nccl"):
             raise SettingError("rollout.engines.server.transfer", f"{transfer!r} is unknown", "use http or nccl")
+        if transfer == "nccl" and not torch.cuda.is_available():
+            raise SettingError("rollout.engines.server.transfer", "there is no GPU here for nccl", "use http")
         self.model, self.log, self.transfer = model, Path(log), transfer
         self.piece, self.start_timeout = int(piece_mib * 2**20), start_timeout
         self.arguments = [

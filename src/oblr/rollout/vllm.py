@@ -46,6 +46,7 @@ class VLLMEngine:
         self.model, self.dtype, self.max_model_len = model, dtype, max_model_len
         self.gpu_memory_utilization, self.cpu_kv_cache_gib = gpu_memory_utilization, cpu_kv_cache_gib
         self.enforce_eager, self.tensor_parallel_size = enforce_eager, tensor_parallel_size
+        self.among_ranks = False
         self.group: dist.ProcessGroup | None = None
         self.weight_version: int | None = None
         self.gpu = torch.cuda.is_available()
@@ -79,14 +80,15 @@ class VLLMEngine:
 
     def _among_ranks(self) -> dict[str, Any]:
         """Settings of an engine on this rank's device, in one world with the engines of the other ranks."""
-        size, ranks = self.tensor_parallel_size, dist.get_world_size() if dist.is_initialized() else 1
+        self.among_ranks = dist.is_initialized()  # before vLLM makes a world for itself alone
+        size, ranks = self.tensor_parallel_size, dist.get_world_size() if self.among_ranks else 1
         if size < 1 or ranks % size:
             raise SettingError(
                 "rollout.engines.vllm.tensor_parallel_size",
                 f"{ranks} devices do not make groups of {size}",
                 "use a divisor of trainer.devices × trainer.num_nodes",
             )
-        if not dist.is_initialized():
+        if not self.among_ranks:
             return {}
         if size > 1:
             self.group, _ = dist.new_subgroups(size)
@@ -145,7 +147,7 @@ class VLLMEngine:
     def close(self) -> None:
         if self._llm is None:
             return
-        if dist.is_initialized():  # vLLM's shutdown would destroy the process group, which is the trainer's
+        if self.among_ranks:  # vLLM's shutdown would destroy the process group, which is the trainer's
             self.sleep()
         else:
             self._llm.llm_engine.engine_core.shutdown()
