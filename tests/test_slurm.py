@@ -18,6 +18,7 @@ from slurm_cluster import UnavailableError, cluster, installation
 
 from callbacks.summary import read_curves
 
+pytestmark = pytest.mark.timeout(1200)  # eleven runs, where other programs may be at work
 STEPS = 6
 SMALL = ("rollout.engine=hf", "rollout.prompts_per_step=2", "rollout.group_size=4", "data.held_out.size=8")
 CPU = ("--gpus-per-node=0", "--cpus-per-task=1", "--time=60")

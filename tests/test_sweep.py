@@ -77,11 +77,11 @@ def test_every_task_has_a_folder_of_its_own_at_any_moment(compose, tmp_path):
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
-def test_bad_input_is_one_line(overrides, setting, words, monkeypatch, capsys):
+def test_bad_input_is_one_line(overrides, setting, words, monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["sweep.py", *overrides])
     with pytest.raises(SystemExit) as exit, sweep.one_line_errors():
         sweep.main()
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert exit.value.code == 2
     assert out == ""
     assert len(err.splitlines()) == 1
