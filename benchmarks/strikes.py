@@ -86,6 +86,9 @@ class Strike(Phases):
         if phase == self.target and self.trainer.current_epoch + 1 >= self.step and not self.struck:
             self.strike()
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The report has been written."""
+
     def strike(self) -> None:
         self.struck = True
         self.report.write_text(json.dumps({"phase": self.phase, "step": self.trainer.current_epoch + 1}))
@@ -108,7 +111,22 @@ class Kill(Strike):
 
     def kill(self) -> None:
         super().strike()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(self.victim(), signal.SIGKILL)
+
+    def victim(self) -> int:
+        return os.getpid()
+
+
+class KillServer(Kill):
+    """SIGKILL to the process of the run's own vLLM server that has ``process`` in its command line."""
+
+    def __init__(self, phase: str, step: int, report: str, seconds: float, process: str):
+        super().__init__(phase, step, report, seconds)
+        self.process = process
+
+    def victim(self) -> int:
+        find = ["pgrep", "-g", str(self.engine.process.process.pid), "-f", self.process]
+        return int(subprocess.run(find, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 class Command(Strike):
@@ -129,3 +147,11 @@ class Corrupt(Strike):
     def strike(self) -> None:
         super().strike()
         next(self.engine.model.parameters()).zero_()
+
+
+class Hang(Strike):
+    """From now on no weights reach the engine."""
+
+    def strike(self) -> None:
+        super().strike()
+        self.engine.sync = lambda weights, version: time.sleep(1000)

@@ -9,7 +9,9 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.mark.parametrize("name", ["bounds", "estimators", "gradnorm", "results", "scaling", "step", "tiers"])
+@pytest.mark.parametrize(
+    "name", ["bounds", "estimators", "gradnorm", "plan", "ranks", "results", "scaling", "step", "tiers"]
+)
 def test_short_form(name):
     path = ROOT / "benchmarks" / "results" / f"{name}-quick.json"
     path.unlink(missing_ok=True)
@@ -19,5 +21,6 @@ def test_short_form(name):
     assert len(figures) == len(result["figures"])
     assert all(math.isfinite(value) for value in figures.values())
     exact = [value for figure, value in figures.items() if "relative error of n_i" in figure and "exact" in figure]
+    exact += [value for figure, value in figures.items() if "relative difference of" in figure]
     assert all(error < 1e-5 for error in exact)
     assert result["command"] == ["python", f"benchmarks/{name}.py", "--quick"]

@@ -27,7 +27,7 @@ ALLOWED = {
     "reference": BASE | {"model", "losses"},
     "plan": BASE | {"model", "reference", "gradnorm", "policy", "rollout"},
     "policy": BASE | {"checkpoint", "randomness", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
-    "rollout": BASE | {"model", "rewards"},
+    "rollout": BASE | {"model", "rewards", "terminal"},
     "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
     "callbacks": BASE | LEAVES | {"checkpoint", "policy", "rollout"},
 }

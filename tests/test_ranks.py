@@ -75,9 +75,12 @@ def test_what_saves_memory_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize("passes", ["one", "two"])
 def test_bfloat16_on_float32_weights_sharded(tmp_path, passes):
-    single = run(tmp_path, "single", "mixed", passes, precision="bf16-mixed")
+    """FSDP rounds all weights, autocast on one device those of products alone: norms are off by a few roundings."""
+    exact, single = (run(tmp_path, "single", "mixed", passes, precision=p) for p in ("32-true", "bf16-mixed"))
     both = run(tmp_path, "fsdp", "mixed", passes, precision="bf16-mixed")
     assert both["gradient"]["model.norm.weight"].dtype == torch.float32
     assert both["model.norm.weight"].dtype == torch.bfloat16  # as an engine gets it
     for name in ("square_norms", "moments"):
-        torch.testing.assert_close(both[name], single[name], rtol=1e-2, atol=0, equal_nan=True)
+        for result in (single, both):
+            error = (result[name] / exact[name] - 1).nan_to_num().square().mean().sqrt()
+            assert 0 < error < 4 * torch.finfo(torch.bfloat16).eps / 2, name

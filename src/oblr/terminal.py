@@ -27,8 +27,7 @@ class WarningHandler(logging.StreamHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        label = "warning     " if record.levelno < logging.ERROR else "error: "
-        line = label + record.getMessage()
+        line = "warning     " + record.getMessage()
         rich.get_console().print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 

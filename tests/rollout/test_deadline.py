@@ -6,6 +6,7 @@ import time
 import pytest
 from conftest import ROOT
 
+from oblr.checkpoint import is_complete
 from oblr.errors import SyncTimeoutError
 from oblr.rollout.deadline import deadline
 
@@ -29,12 +30,12 @@ def test_a_sync_that_hangs_ends_the_run(train, tmp_path, monkeypatch, ranks):
     """Of two ranks one hangs in Python, and the other waits for it in a collective."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     several = ["trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2"] if ranks == 2 else []
-    settings = ("rollout.sync_timeout=2", "callbacks.checkpoint.every_n_epochs=1", "steps=3")
+    settings = ("rollout.sync_timeout=2", "callbacks.checkpoints.every=1", "steps=3")
     result = train(*settings, *several, "rollout.engines.hf._target_=stale.HangingHF")
     assert result.returncode == 2, result.stderr
     line = "error: rollout.sync_timeout: step 2: the rollout engine did not get the policy's weights within 2 s"
     assert line in result.stdout + result.stderr
-    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
+    assert is_complete(tmp_path / "run" / "checkpoints" / "step-00001.ckpt")
 
 
 def test_an_engine_that_keeps_dying_ends_the_run(train, monkeypatch):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from test_engines import largest_gap, problems, sampling  # noqa: F401
 
 from callbacks.summary import read_curves
+from oblr.checkpoint import by_age
 from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
 from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.rollout.client import Refused
@@ -139,11 +140,12 @@ def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     url = f"rollout.engines.server.url={engine.server.url}"
     target = "rollout.engines.server._target_=stale.CorruptingServer"
-    result = train("steps=3", *RUN, url, target, "callbacks.checkpoint.every_n_epochs=1")
+    result = train("steps=3", *RUN, url, target, "callbacks.checkpoints.every=1")
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.strip().splitlines()
     assert "rollout engine is stale: after sync 2" in line
-    assert torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 0
+    (kept,) = by_age(tmp_path / "run" / "checkpoints")
+    assert kept.name == "step-00001.ckpt"
 
 
 def test_two_ranks_share_a_server(train, tmp_path, engine):

@@ -1,6 +1,5 @@
 """A time limit that also ends what cannot be interrupted."""
 
-import logging
 import os
 import signal
 import threading
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-log = logging.getLogger(__name__)
+from oblr.terminal import print_error
 
 #: Seconds that an error has to get through to the block that it ends.
 GRACE = 1.0
@@ -41,7 +40,7 @@ def end_process_after(seconds: float, error: Exception) -> threading.Timer:
     """End this process with status 2 and one line in ``seconds``, unless the timer is cancelled before."""
 
     def end() -> None:
-        log.error(error)
+        print_error(str(error))
         os._exit(2)
 
     timer = threading.Timer(seconds, end)

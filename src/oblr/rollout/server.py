@@ -80,6 +80,7 @@ class ServerEngine:
         ]
         self.environment = {
             "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # whatever an engine in this process has been told
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib),
             "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000"),  # idle threads leave the cores to the trainer
