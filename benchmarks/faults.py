@@ -77,7 +77,7 @@ ONE = Setup("one process")
 TWO = tuple(
     Setup(f"two ranks, {name}", (f"trainer={name}",), ranks=2, steps=8, kills=4, chain=4) for name in ("fsdp", "ddp")
 )
-SERVER = Setup("vLLM server", ("rollout.engine=server",), steps=4, kills=10)
+SERVER = Setup("vLLM server", ("rollout.engine=server",), steps=4, kills=6)
 SERVER_PROCESSES = ("VLLM::Worker", "api_server")
 QUICK = Setup("one process", steps=3, every=1, kills=1, chain=1)
 

@@ -204,7 +204,7 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             optimizer.step()
             update, resident = run.peaks, run.live.copy()
             run.restart()
-            for _ in scorer.weights():
+            for _ in scorer.weights(torch.bfloat16 if world.mixed else None):
                 pass
         del policy.scorer, policy.reference
     return _Run(update, resident, run.peaks, moved, run.moved)
