@@ -88,7 +88,7 @@ def test_dataset_files(tmp_path, content, setting, words):
     check(result, setting, *words)
 
 
-@pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses"])
+@pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses", "unsendable"])
 def test_broken_rewards(train, name, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     result = train("reward=python", f"reward.path=broken_rewards.{name}")

@@ -2,10 +2,10 @@ import pytest
 
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
+from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerFormat, ExactReward
-from oblr.rewards.base import score
+from oblr.rewards.base import try_out
 from oblr.rewards.reasoning_gym import ReasoningGymReward
-from oblr.types import Completion, Problem
 
 ENDED, CUT = Completion([1], [0.0], True), Completion([1], [0.0], False)
 PROBLEM = Problem("p", "?", "1,234")
@@ -43,4 +43,4 @@ def raises(problem, text, completion):
 @pytest.mark.parametrize("reward", [raises, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: None])
 def test_a_broken_reward_is_named(reward):
     with pytest.raises(SettingError, match=r"^reward: .*problem p"):
-        score(reward, PROBLEM, "", ENDED)
+        try_out(reward, PROBLEM, ENDED)
