@@ -5,6 +5,7 @@ import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -41,8 +42,8 @@ def at_least(name: str, value: float, unit: str, bound: float) -> Figure:
     return Figure(name, value, unit, f"≥ {bound:g}", value >= bound)
 
 
-def write(name: str, figures: list[Figure]) -> None:
-    """Print the figures and keep them, with what they were measured with."""
+def write(name: str, figures: list[Figure], **details: Any) -> None:
+    """Print the figures and keep them, with what they were measured with, and with ``details`` for who asks why."""
     table = Table("figure", "value", "unit", "target", "holds", title=name)
     for figure in figures:
         holds = {None: "", True: "yes", False: "NO"}[figure.holds]
@@ -53,6 +54,7 @@ def write(name: str, figures: list[Figure]) -> None:
         "versions": versions(),
         "revision": revision(ROOT),
         "figures": [asdict(figure) for figure in figures],
+        **details,
     }
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
     path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")

@@ -56,6 +56,9 @@ MATH = r"""
 18                   | \boxed{18, 19}                     | 0
 18                   | \boxed{18} never closed \boxed{18  | 0
 18                   | \boxed{18\text{ million}}          | 0
+18                   | \boxed{18\text{ unless 19}}         | 0
+3\sqrt{13}           | \boxed{3\sqrt{13}\text{ or not}}   | 0
+3\sqrt{13}           | \boxed{3\sqrt{13}\text{ cm}}       | 1
 18                   | \boxed{18n}                        | 0
 18                   | \boxed{18_9}                       | 0
 15                   | \boxed{7 8}                        | 0

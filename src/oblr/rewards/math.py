@@ -9,7 +9,7 @@ from math_verify import LatexExtractionConfig, parse, verify
 
 from oblr.problem import Problem
 from oblr.rewards.answer import AnswerReward
-from oblr.rewards.numbers import read_number, tidy, words
+from oblr.rewards.numbers import hedged, read_number, tidy, words
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that nobody limits its time: the pool does
 
@@ -101,7 +101,7 @@ def _same(gold: str, given: str) -> bool:
         return other is not None and number.agrees(other)
     if based := _BASED.fullmatch(gold):
         return re.fullmatch("-?[0-9A-F]+", given) is not None and given == based[1]
-    if given.count("{") != given.count("}") or _side_by_side(given):
+    if given.count("{") != given.count("}") or _side_by_side(given) or hedged(given):
         return False
     golds, givens = _parsed(gold), _parsed(given)
     if any(isinstance(e, sympy.Basic) and e.has(*_UNFINISHED) for e in givens) and not any(

@@ -18,13 +18,15 @@ _NUMBER = re.compile(
             (?:\ ?\\(?:times|cdot)\ ?10\^\{?(?P<power>-?\d{1,3})\}?)?
         )
         \ ? (?: (?P<percent>%|percent|<percent>)
-              | (?P<unit> (?: <[^<>]*> | [A-Za-z]{3,}|cm|mm|km|kg|ft ) (?:\ [A-Za-z/ ]+)? ) \ ?(?:\^\{?[23]\}?)? )? """,
+              | (?P<unit> (?: <[^<>\d]*> | [A-Za-z]{3,}|cm|mm|km|kg|ft ) (?:\ [A-Za-z/ ]+)? ) \ ?(?:\^\{?[23]\}?)?
+            )? """,
     re.VERBOSE,
 )
-#: Words after a number that are not its unit.
-_WORTH = re.compile(
-    r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|times|over|plus|minus|squared"
-    r"|cubed|factorial|mod|modulo|base|power|sqrt|log|sin|cos|tan|exp|pi|or|and|not|to)\b",
+#: What a unit does not contain: such words after an answer change it, or take it back.
+_NO_UNIT = re.compile(
+    r"\d|\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|times|over|plus|minus|squared"
+    r"|cubed|factorial|mod|modulo|base|power|sqrt|log|sin|cos|tan|exp|pi|or|and|not|to|but|if|is|unless|else|otherwise"
+    r"|perhaps|maybe)\b",
     re.IGNORECASE,
 )
 
@@ -61,11 +63,16 @@ def words(latex: str) -> str:
     return _TEXT.sub(lambda text: f" <{text[1].strip()}> ", latex).strip()
 
 
+def hedged(latex: str) -> bool:
+    r"""Whether a ``\text{…}`` says more than a unit or a name."""
+    return any(_NO_UNIT.search(text[1]) for text in _TEXT.finditer(latex))
+
+
 def read_number(latex: str) -> WrittenNumber | None:
     """The number that tidy ``latex`` is, with or without a unit; None where it is anything else."""
     text = _SMALL_FRACTION.sub(lambda f: f" {f[1] or f[2]}/{f[3] or f[4]} ", words(latex))
     match = _NUMBER.fullmatch(re.sub(" +", " ", text).strip())
-    if match is None or _WORTH.search(match["unit"] or ""):
+    if match is None or _NO_UNIT.search(match["unit"] or ""):
         return None
     if match["under"]:
         if not int(match["under"]) or (match["whole"] and match["over"].startswith("-")):
