@@ -113,7 +113,8 @@ class Case:
 
 
 def read(path: Path) -> list[Problem]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     return [Problem(row["id"], row["problem"], row["answer"], row) for row in rows]
 
 

@@ -91,7 +91,7 @@ def test_dataset_files(tmp_path, content, setting, words):
 
 @pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses", "unsendable"])
 def test_broken_rewards(train, name, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
     result = train("reward=python", f"reward.path=broken_rewards.{name}")
     lines = result.stderr.strip().splitlines()
     assert result.returncode == 2, result.stderr
@@ -100,7 +100,7 @@ def test_broken_rewards(train, name, monkeypatch):
 
 
 def test_rewards_that_break_in_training_cost_their_response_alone(train, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
     result = train(
         "reward=python",
         "reward.path=broken_rewards.fails_when_wrong",

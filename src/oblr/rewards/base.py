@@ -8,7 +8,11 @@ from oblr.problem import Completion, Problem
 
 
 class Reward(Protocol):
-    """Scores one response; any finite number, higher is better."""
+    """Scores one response; any finite number, higher is better.
+
+    It may also have ``answer(text, completion)``, the final answer that majority votes count; ``key(problem, text,
+    completion)``, all that its verdict depends on; and ``warm_up()``, called before the first response.
+    """
 
     def __call__(self, problem: Problem, text: str, completion: Completion) -> float: ...
 

@@ -119,8 +119,8 @@ class RewardPool:
 
     def _score(self, responses: list[bytes]) -> list[Result]:
         for _ in range(2):  # one death from outside is forgiven
-            self.start()
             try:
+                self.start()
                 if not self.loaded:
                     if (problem := self.connection.recv()) is not None:
                         raise _unsendable(problem)

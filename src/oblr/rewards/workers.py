@@ -1,9 +1,10 @@
 """The processes that score: one keeper, which the run starts with :func:`main`, and its workers.
 
-The keeper is forked from nobody and starts no thread, so it can fork: a worker that is killed is replaced in
-milliseconds, with everything that the reward imports already there, while the run that asked for it may be full of
-threads, engines and devices. It ends when its connection to the run does, however the run ends, and its workers end
-with it.
+The keeper is a new program with a single thread, so it can fork: a worker that is killed is replaced in milliseconds,
+with everything that the reward imports already there, while the run that asked for it may be full of threads, engines
+and devices. It ends when its connection to the run does, however the run ends, and its workers end with it. Each
+worker has a connection of its own: nothing that one does, or suffers while it idles, stops the others. (A pool of
+pebble's, whose workers share a queue, is lost when an idle worker is killed, as by a machine out of memory.)
 """
 
 import os
