@@ -49,8 +49,10 @@ def write(name: str, figures: list[Figure], **details: Any) -> None:
         holds = {None: "", True: "yes", False: "NO"}[figure.holds]
         table.add_row(figure.name, f"{figure.value:.4g}", figure.unit, figure.target, holds)
     Console(width=120).print(table)
+    # The folders of this machine say nothing elsewhere.
+    arguments = [Path(argument).name if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
     result = {
-        "command": ["python", *(Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(), *sys.argv[1:])],
+        "command": ["python", Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(), *arguments],
         "versions": versions(),
         "revision": revision(ROOT),
         "figures": [asdict(figure) for figure in figures],
