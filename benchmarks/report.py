@@ -5,6 +5,7 @@ import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -41,18 +42,21 @@ def at_least(name: str, value: float, unit: str, bound: float) -> Figure:
     return Figure(name, value, unit, f"≥ {bound:g}", value >= bound)
 
 
-def write(name: str, figures: list[Figure]) -> None:
-    """Print the figures and keep them, with what they were measured with."""
+def write(name: str, figures: list[Figure], **details: Any) -> None:
+    """Print the figures and keep them, with what they were measured with, and with ``details`` for who asks why."""
     table = Table("figure", "value", "unit", "target", "holds", title=name)
     for figure in figures:
         holds = {None: "", True: "yes", False: "NO"}[figure.holds]
         table.add_row(figure.name, f"{figure.value:.4g}", figure.unit, figure.target, holds)
     Console(width=120).print(table)
+    # The folders of this machine say nothing elsewhere.
+    arguments = [Path(argument).name if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
     result = {
-        "command": ["python", *(Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(), *sys.argv[1:])],
+        "command": ["python", Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(), *arguments],
         "versions": versions(),
         "revision": revision(ROOT),
         "figures": [asdict(figure) for figure in figures],
+        **details,
     }
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
     path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")

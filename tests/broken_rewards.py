@@ -1,4 +1,7 @@
-"""Rewards that go wrong on real responses only, as a user's own might."""
+"""Rewards that go wrong, some on real responses only, as a user's own might."""
+
+import threading
+import time
 
 
 def raises_on_responses(problem, text, completion):
@@ -17,3 +20,23 @@ def raises(problem, text, completion):
 
 def infinite(problem, text, completion):
     return float("inf")
+
+
+class Unsendable:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __call__(self, problem, text, completion):
+        return 0.0
+
+
+unsendable = Unsendable()
+
+
+def fails_when_wrong(problem, text, completion):
+    """In training alone: the data module tries the problem's own answer."""
+    if text == problem.answer:
+        return 1.0
+    if len(text) % 2:
+        time.sleep(60)
+    raise KeyError("no such field")

@@ -9,6 +9,7 @@ import torch
 from conftest import POCKET, ROOT, run_script
 from transformers import AutoTokenizer
 
+from callbacks.summary import read_curves
 from oblr.checkpoint import save
 
 
@@ -88,14 +89,34 @@ def test_dataset_files(tmp_path, content, setting, words):
     check(result, setting, *words)
 
 
-@pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses"])
+@pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses", "unsendable"])
 def test_broken_rewards(train, name, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
     result = train("reward=python", f"reward.path=broken_rewards.{name}")
     lines = result.stderr.strip().splitlines()
     assert result.returncode == 2, result.stderr
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("error: reward: ")
+
+
+def test_rewards_that_break_in_training_cost_their_response_alone(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
+    result = train(
+        "reward=python",
+        "reward.path=broken_rewards.fails_when_wrong",
+        "rollout.reward_pool.timeout=0.3",
+        "~callbacks.evaluation",
+        "steps=2",
+    )
+    assert result.returncode == 0, result.stderr
+    warnings = [line for line in result.stdout.splitlines() if "is scored 0" in line]
+    assert len(warnings) == 2  # the first of each kind
+    assert "(timeout): no reward within 0.3 s" in "".join(warnings)
+    assert "(error): fails_when_wrong raised KeyError('no such field')" in "".join(warnings)
+    curves = read_curves(tmp_path / "run" / "tensorboard")
+    timeouts, errors, rewards = (curves[name][1] for name in ("reward/timeouts", "reward/errors", "train/reward"))
+    assert min(*timeouts, *errors) > 0
+    assert [t + e for t, e in zip(timeouts, errors, strict=True)] == [32 * (1 - reward) for reward in rewards]
 
 
 def test_tokenizer_without_end_of_text(train, tmp_path):

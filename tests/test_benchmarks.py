@@ -9,9 +9,10 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.mark.parametrize(
-    "name", ["bounds", "estimators", "gradnorm", "plan", "ranks", "results", "scaling", "step", "tiers"]
-)
+NAMES = ["bounds", "estimators", "gradnorm", "plan", "ranks", "results", "rewards", "scaling", "step", "tiers"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_short_form(name):
     path = ROOT / "benchmarks" / "results" / f"{name}-quick.json"
     path.unlink(missing_ok=True)

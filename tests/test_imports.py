@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-BASE = {"errors", "types", "packing", "timing"}
+BASE = {"errors", "problem", "types", "packing", "timing"}
 LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
 #: room → rooms of oblr that it may import, besides itself
 ALLOWED = {
     "errors": set(),
-    "types": set(),
+    "problem": set(),
+    "types": {"problem"},
     "packing": {"types"},
     "timing": set(),
     "terminal": set(),
@@ -22,6 +23,7 @@ ALLOWED = {
     "strategies": {"checkpoint"},
     "sweeps": BASE | {"metrics", "provenance"},
     **dict.fromkeys(LEAVES, BASE),
+    "rewards": BASE | {"processes"},
     "model": BASE | {"gradnorm"},
     "pretraining": BASE,
     "reference": BASE | {"model", "losses"},

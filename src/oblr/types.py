@@ -6,22 +6,14 @@
 A *group* is the G responses to one prompt; a batch lists its sequences group by group.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Problem:
-    """One question with a verifiable answer. ``metadata`` is whatever its reward needs besides the answer."""
-
-    id: str
-    prompt: str
-    answer: str
-    metadata: dict[str, Any] = field(default_factory=dict)
+from oblr.problem import Completion, Problem
 
 
 @dataclass(frozen=True)
@@ -32,19 +24,6 @@ class Sampling:
     temperature: float
     max_new_tokens: int
     end_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One response as the engine returns it.
-
-    ``logprobs[t]`` is the natural log of the probability with which token ``t`` was drawn, temperature included.
-    ``finished`` is False where the token limit cut the response; a finished one ends with the end-of-text token.
-    """
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finished: bool
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@ import pytest
 
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
-from oblr.rewards.answer import AnswerFormat, ExactReward
-from oblr.rewards.base import score
+from oblr.problem import Completion, Problem
+from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
+from oblr.rewards.base import try_out
+from oblr.rewards.math import MathReward
+from oblr.rewards.multiple_choice import MultipleChoiceReward
 from oblr.rewards.reasoning_gym import ReasoningGymReward
-from oblr.types import Completion, Problem
+from oblr.rewards.summary import SummaryReward
+from oblr.rewards.weighted_sum import WeightedSum
 
 ENDED, CUT = Completion([1], [0.0], True), Completion([1], [0.0], False)
 PROBLEM = Problem("p", "?", "1,234")
@@ -36,6 +40,113 @@ def test_reasoning_gyms_scorer_pays_no_partial_marks():
     assert reward(problem, "Answer: ", ENDED) == 0.0
 
 
+#: problem's answer | response | reward
+MATH = r"""
+\frac{14}{3}         | The answer is 14/3.                | 1
+\frac{14}{3}         | \boxed{4\tfrac{2}{3}}              | 1
+\frac13              | \boxed{0.333333}                   | 1
+\frac13              | \boxed{0.33}                       | 0
+18                   | Answer: $18 dollars.               | 1
+18                   | **Answer:** 18.00                  | 1
+18                   | #### 18                            | 1
+18                   | It is 18.                          | 0
+18                   | \boxed{17} so the answer is 18     | 0
+18                   | \boxed{18} or \boxed{19}           | 0
+18                   | \boxed{18 or 19}                   | 0
+18                   | \boxed{18, 19}                     | 0
+18                   | \boxed{18} never closed \boxed{18  | 0
+18                   | \boxed{18\text{ million}}          | 0
+18                   | \boxed{18\text{ unless 19}}         | 0
+3\sqrt{13}           | \boxed{3\sqrt{13}\text{ or not}}   | 0
+3\sqrt{13}           | \boxed{3\sqrt{13}\text{ cm}}       | 1
+18                   | \boxed{18n}                        | 0
+18                   | \boxed{18_9}                       | 0
+15                   | \boxed{7 8}                        | 0
+241                  | \boxed{3^5 - 2}                    | 0
+6                    | \boxed{\sum_{k=1}^3 k}             | 0
+32,\!348             | \boxed{\$32348}                    | 1
+.0000672             | \boxed{6.72 \times 10^{-5}}        | 1
+.0000672             | \boxed{0.0000671}                  | 0
+62.5%                | \boxed{62.5\%}                     | 1
+62.5%                | \boxed{\frac58}                    | 1
+137 \frac{1}{2}      | \boxed{137.5}                      | 1
+137 \frac{1}{2}      | \boxed{\frac{1371}{2}}             | 0
+90^\circ             | \boxed{90}                         | 1
+864 \mbox{ inches}^2 | \boxed{864}                        | 1
+52_8                 | \boxed{52_{8}}                     | 1
+52_8                 | \boxed{52}                         | 1
+52_8                 | \boxed{52_9}                       | 0
+x=5                  | \boxed{5}                          | 1
+3\sqrt{13}           | \boxed{\sqrt{117}}                 | 1
+3\sqrt{13}           | \boxed{-3\sqrt{13}}                | 0
+2n                   | \boxed{2}                          | 0
+p - q                | \boxed{-q + p}                     | 1
+(2,4)                | \boxed{\left(2, \frac{8}{2}\right)} | 1
+(2,4)                | \boxed{(4,2)}                      | 0
+(3,4]                | \boxed{(3, 4]}                     | 1
+(3,4]                | \boxed{[3, 4]}                     | 0
+1,-2                 | \boxed{x = -2 \text{ or } x = 1}   | 1
+2,3,4                | \boxed{2,3}                        | 0
+1 \pm \sqrt{19}      | \boxed{1-\sqrt{19}, 1+\sqrt{19}}   | 1
+(1,8), (2,7)         | \boxed{(2,7),(1,8)}                | 1
+\text{Evelyn}        | The answer is Evelyn.              | 1
+x \in [-2,7]         | \boxed{[-2,7]}                     | 1
+"""
+
+
+@pytest.mark.parametrize("row", MATH.strip().splitlines())
+def test_math(row):
+    gold, text, expected = (cell.strip() for cell in row.split("|"))
+    assert MathReward(BoxedFormat())(Problem("p", "?", gold), text, ENDED) == float(expected)
+    assert MathReward(BoxedFormat())(Problem("p", "?", gold), text, CUT) == 0.0
+
+
+def test_votes_are_counted_by_what_answers_say():
+    reward = MathReward(BoxedFormat())
+    same = ["\\boxed{1,5}", "\\boxed{5, 1.0}", "the answer is 5 and \\frac{2}{2}."]
+    assert {reward.answer(text, ENDED) for text in same} == {"1, 5"}
+    assert reward.answer("1", ENDED) is None
+    assert ExactReward(AnswerFormat()).answer("Answer: 1,234.", ENDED) == "1234"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Answer: B", 1.0),
+        ("The answer is (B).", 1.0),
+        ("\\boxed{\\text{B}}", 1.0),
+        ("answer: option B) 42", 1.0),
+        ("Answer: b", 1.0),
+        ("Answer: A or B", 0.0),
+        ("Answer: B, A", 0.0),
+        ("Answer: A\nAnswer: C", 0.0),
+        ("B", 0.0),
+    ],
+)
+def test_multiple_choice(text, expected):
+    for gold in ("B", "(B)", "\\text{(B)}"):
+        assert MultipleChoiceReward(BoxedFormat())(Problem("p", "?", gold), text, ENDED) == expected
+
+
+def test_summaries_by_hand():
+    problem = Problem("p", "?", "unused", {"references": ["a dog", "the cat sat"]})
+    text = "the cat sat on the mat"
+    assert SummaryReward("rouge1")(problem, text, ENDED) == pytest.approx(2 * 0.5 * 1 / 1.5)
+    assert SummaryReward("rouge2")(problem, text, ENDED) == pytest.approx(2 * 0.4 * 1 / 1.4)
+    assert SummaryReward("rougeL", length_penalty=0.1)(problem, text, ENDED) == pytest.approx(2 / 3 - 0.1)
+    assert SummaryReward()(problem, text, CUT) == 0.0
+    assert SummaryReward()(PROBLEM, "1,234", ENDED) == 1.0
+    for arguments in ({"kind": "rouge"}, {"length_penalty": -1.0}):
+        with pytest.raises(SettingError, match=rf"^reward\.{next(iter(arguments))}"):
+            SummaryReward(**arguments)
+
+
+def test_sums():
+    exact = ExactReward(AnswerFormat())
+    parts = {"exact": {"weight": 2.0, "reward": exact}, "one": {"weight": -0.5, "reward": lambda *_: 1.0}}
+    assert WeightedSum(parts)(PROBLEM, "Answer: 1234", ENDED) == 1.5
+
+
 def raises(problem, text, completion):
     raise KeyError("boom")
 
@@ -43,4 +154,4 @@ def raises(problem, text, completion):
 @pytest.mark.parametrize("reward", [raises, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: None])
 def test_a_broken_reward_is_named(reward):
     with pytest.raises(SettingError, match=r"^reward: .*problem p"):
-        score(reward, PROBLEM, "", ENDED)
+        try_out(reward, PROBLEM, ENDED)

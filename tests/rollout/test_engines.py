@@ -1,6 +1,7 @@
 """All real engines: their log-probabilities are the policy's, before and after new weights."""
 
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,10 +12,13 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import StaleEngineError
 from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.packing import pack
+from oblr.rewards.answer import BoxedFormat
+from oblr.rewards.math import MathReward
+from oblr.rewards.pool import RewardPool, Verdict
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Rollout, Sampling
+from oblr.types import Completion, Problem, Rollout, Sampling
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 
@@ -97,6 +101,22 @@ def test_completions(setting, problems):
     assert {c.finished for group in first for c in group} == {True, False}
     greedy = [engine.generate(prompts, sampling(tokenizer, 1, 0.0), seed=s) for s in (1, 2)]
     assert [g[0].token_ids for g in greedy[0]] == [g[0].token_ids for g in greedy[1]]
+
+
+def test_a_thread_scores_rewards_beside_the_running_engine(setting, problems):
+    engine, folder = setting
+    tokenizer = load_tokenizer(folder)
+    engine.sync(TokenScorer(load_model(folder, "float32"), 1.0).weights(), 4)
+    prompts = [tokenizer.encode(p.prompt) for p in problems]
+    before = engine.generate(prompts, sampling(tokenizer), seed=3)
+    surds = [Problem(str(n), "?", rf"2\sqrt{{{n}}}") for n in (2, 3, 5)]
+    texts = [r"\boxed{\sqrt{8}}", r"\boxed{\sqrt{8}}", r"\boxed{\sqrt{20}}"]  # which math-verify is asked about
+    pool = RewardPool(MathReward(BoxedFormat()), workers=1, timeout=60)
+    with ThreadPoolExecutor() as thread:
+        verdicts = thread.submit(pool.score, surds, texts, [Completion([1], [0.0], True)] * 3).result()
+    pool.close()
+    assert verdicts == [Verdict(1.0, "scored"), Verdict(0.0, "scored"), Verdict(1.0, "scored")]
+    assert engine.generate(prompts, sampling(tokenizer), seed=3) == before
 
 
 def test_a_stale_engine_does_not_generate(setting):

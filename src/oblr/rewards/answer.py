@@ -1,16 +1,27 @@
-"""Find the final answer in a response, and score it."""
+"""Find the final answer in a response. Which part of a response counts is decided here, for all rewards."""
 
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
-from oblr.types import Completion, Problem
+from oblr.problem import Completion, Problem
+
+
+class Format(Protocol):
+    """Where the final answer stands in a response."""
+
+    def extract(self, text: str, completion: Completion) -> str | None:
+        """The answer, or None where the response gives none."""
 
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """Where the final answer stands in a response.
+    """The answer is all that follows the last ``marker`` in the response.
 
     Args:
-        marker: the answer is what follows the last ``marker`` in the response.
+        marker: what introduces the answer.
         require_end: a response that the token limit cut has no answer.
     """
 
@@ -18,22 +29,91 @@ class AnswerFormat:
     require_end: bool = True
 
     def extract(self, text: str, completion: Completion) -> str | None:
-        """The answer, or None where the response gives none."""
         if (self.require_end and not completion.finished) or self.marker not in text:
             return None
         return text.rpartition(self.marker)[2].strip()
 
 
-class ExactReward:
-    """1 where the extracted answer is the problem's answer, after thousands separators and a final period; else 0."""
+@dataclass(frozen=True)
+class BoxedFormat:
+    r"""The answer is what the last ``\boxed{…}`` holds; without any box, the sentence after the last marker.
 
-    def __init__(self, format: AnswerFormat):
+    Markers are "answer is", "Answer:" in either case, and "####". The sentence ends with its line, or with a period
+    before a space. A last box that is never closed gives no answer.
+
+    Args:
+        require_end: a response that the token limit cut has no answer.
+    """
+
+    require_end: bool = True
+
+    def extract(self, text: str, completion: Completion) -> str | None:
+        if self.require_end and not completion.finished:
+            return None
+        if (start := text.rfind(_BOX)) >= 0:
+            return _braced(text, start + len(_BOX))
+        if (marker := _last(_MARKER, text)) is None:
+            return None
+        line = text[marker.end() :].strip(_DECORATION).partition("\n")[0]
+        return _SENTENCE_END.split(line, maxsplit=1)[0].strip(_DECORATION)
+
+
+_BOX = r"\boxed{"
+_MARKER = re.compile(r"answer:|answer is:?|####", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\.(?=\s|\*|$)")
+#: Of Markdown, around markers and answers.
+_DECORATION = " \t\r\n*`"
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = None
+    for last in pattern.finditer(text):  # noqa: B007
+        pass
+    return last
+
+
+def _braced(text: str, start: int) -> str | None:
+    """What stands from ``start`` to the brace that closes the one before it; escaped braces are text."""
+    depth = 1
+    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return text[start : match.start()].strip()
+    return None
+
+
+class AnswerReward(ABC):
+    """1 where the response's final answer is :meth:`correct`, else 0: nothing else of the response counts."""
+
+    def __init__(self, format: Format):
         self.format = format
+
+    @abstractmethod
+    def correct(self, problem: Problem, answer: str) -> bool: ...
+
+    def spelling(self, answer: str) -> str:
+        """The same for answers that are the same, as far as their text shows it; majority votes count it."""
+        return answer
 
     def __call__(self, problem: Problem, text: str, completion: Completion) -> float:
         answer = self.format.extract(text, completion)
-        return float(answer is not None and _plain(answer) == _plain(problem.answer))
+        return float(answer is not None and self.correct(problem, answer))
+
+    def answer(self, text: str, completion: Completion) -> str | None:
+        """The final answer in its canonical spelling; None where there is none."""
+        answer = self.format.extract(text, completion)
+        return None if answer is None else self.spelling(answer)
+
+    def key(self, problem: Problem, text: str, completion: Completion) -> Hashable:
+        """What the verdict depends on."""
+        return problem.id, problem.answer, self.format.extract(text, completion)
 
 
-def _plain(answer: str) -> str:
-    return answer.strip().removesuffix(".").replace(",", "")
+class ExactReward(AnswerReward):
+    """1 where the extracted answer is the problem's answer, after thousands separators and a final period; else 0."""
+
+    def correct(self, problem: Problem, answer: str) -> bool:
+        return self.spelling(answer) == self.spelling(problem.answer)
+
+    def spelling(self, answer: str) -> str:
+        return answer.strip().removesuffix(".").replace(",", "")

@@ -4,29 +4,49 @@ import math
 from typing import Protocol
 
 from oblr.errors import SettingError
-from oblr.types import Completion, Problem
+from oblr.problem import Completion, Problem
 
 
 class Reward(Protocol):
-    """Scores one response; any finite number, higher is better."""
+    """Scores one response; any finite number, higher is better.
+
+    It may also have ``answer(text, completion)``, the final answer that majority votes count; ``key(problem, text,
+    completion)``, all that its verdict depends on; and ``warm_up()``, called before the first response.
+    """
 
     def __call__(self, problem: Problem, text: str, completion: Completion) -> float: ...
+
+
+class RewardError(Exception):
+    """A reward raised, or returned something that is not a finite number."""
 
 
 def score(reward: Reward, problem: Problem, text: str, completion: Completion) -> float:
     """The reward of one response.
 
     Raises:
-        SettingError: the reward raised, or returned something that is not a finite number.
+        RewardError: the reward raised, or returned something that is not a finite number.
     """
     try:
         value = float(reward(problem, text, completion))
     except Exception as error:
-        raise SettingError(
-            "reward", f"{type(reward).__name__} raised {error!r} on problem {problem.id}", "mend the reward"
-        ) from error
+        raise RewardError(f"{name(reward)} raised {error!r:.200}") from error
     if not math.isfinite(value):
-        raise SettingError(
-            "reward", f"{type(reward).__name__} gave {value} on problem {problem.id}", "return a finite number"
-        )
+        raise RewardError(f"{name(reward)} gave {value}, which is not a finite number")
     return value
+
+
+def try_out(reward: Reward, problem: Problem, completion: Completion) -> None:
+    """Score the problem's own answer.
+
+    Raises:
+        SettingError: that does not work.
+    """
+    try:
+        score(reward, problem, problem.answer, completion)
+    except RewardError as error:
+        raise SettingError("reward", f"{error}, on problem {problem.id}", "mend the reward") from error
+
+
+def name(reward: Reward) -> str:
+    return getattr(reward, "__name__", type(reward).__name__)

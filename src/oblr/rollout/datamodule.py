@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
-from oblr.rewards.base import Reward, score
+from oblr.rewards.base import Reward, try_out
+from oblr.rewards.pool import RewardPool
 from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Engine
 from oblr.timing import Stopwatch
@@ -40,6 +41,7 @@ class RolloutDataModule(L.LightningDataModule):
         engines: constructors of engines by name; only the chosen one is called.
         train, held_out: problem sources. Training problems whose prompt is also held out are skipped.
         reward: scores one response.
+        reward_pool: makes of it the processes that score.
         tokenizer: of the policy.
         prompts_per_step: N, over all ranks.
         group_size: G.
@@ -70,6 +72,7 @@ class RolloutDataModule(L.LightningDataModule):
         seed: int,
         sync_timeout: float = 600.0,
         restarts: int = 3,
+        reward_pool: Callable[[Reward], RewardPool] = RewardPool,
     ):
         super().__init__()
         if engine not in engines:
@@ -96,15 +99,18 @@ class RolloutDataModule(L.LightningDataModule):
         self.clock = Stopwatch()
         self.weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
         self._try_out()
+        self.reward_pool = reward_pool(reward)
 
     def _try_out(self) -> None:
         """Meet bad data and broken rewards now, not after the model has loaded."""
         checked = len(self.train) if len(self.train) <= CHECKED else self.prompts_per_step
         for problem in [*self.held_out, *(self.train[i] for i in range(checked))]:
             self.encode(problem)
-        score(self.reward, problem, problem.answer, Completion([], [], finished=True))
+        ids = self.tokenizer.encode(problem.answer)
+        try_out(self.reward, problem, Completion(ids, [0.0] * len(ids), finished=True))
 
     def setup(self, stage: str) -> None:
+        self.reward_pool.start()
         self._start()
         self.engine.sleep()
 
@@ -146,12 +152,18 @@ class RolloutDataModule(L.LightningDataModule):
         """
         prompts = [self.encode(problem) for problem in problems]
         groups = self._generate(prompts, sampling, seed)
+        rows = [
+            (problem, prompt, completion, str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
+            for problem, prompt, group in zip(problems, prompts, groups, strict=True)
+            for completion in group
+        ]
         with self.clock.phase("reward"):
-            return [
-                self._score(problem, prompt, completion)
-                for problem, prompt, group in zip(problems, prompts, groups, strict=True)
-                for completion in group
-            ]
+            verdicts = self.reward_pool.score(
+                [problem for problem, *_ in rows],
+                [text for *_, text in rows],
+                [completion for *_, completion, _ in rows],
+            )
+        return [Rollout(*row, verdict.reward) for row, verdict in zip(rows, verdicts, strict=True)]
 
     def _generate(self, prompts: list[list[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
         """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost."""
@@ -216,10 +228,6 @@ class RolloutDataModule(L.LightningDataModule):
         """Of the policy: one more than the steps it has taken."""
         return self.run.current_epoch + 1
 
-    def _score(self, problem: Problem, prompt: list[int], completion: Completion) -> Rollout:
-        text = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
-        return Rollout(problem, prompt, completion, text, score(self.reward, problem, text, completion))
-
     def encode(self, problem: Problem) -> list[int]:
         """Token ids of the prompt; raises SettingError where prompt and response do not fit the context."""
         ids = self.tokenizer.encode(problem.prompt)
@@ -234,11 +242,13 @@ class RolloutDataModule(L.LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         self.engine.close()
+        self.reward_pool.close()
 
     def on_exception(self, exception: BaseException) -> None:
         if isinstance(exception, SyncTimeoutError):
             end_process_after(WIND_UP, exception)
         self.engine.close()
+        self.reward_pool.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position}

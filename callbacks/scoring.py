@@ -1,0 +1,23 @@
+"""Responses that got no reward because scoring them took too long or failed."""
+
+import torch
+from lightning import Trainer
+
+from callbacks.observer import Observer, rollout_data
+from oblr.policy import PolicyModule
+from oblr.types import StepReport
+
+
+class ScoringFailures(Observer):
+    """Logs ``reward/timeouts`` and ``reward/errors``: on all ranks since the last step, evaluations included."""
+
+    def __init__(self) -> None:
+        self.before = torch.zeros(2)
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        pool = rollout_data(trainer).reward_pool
+        counts = torch.tensor([float(pool.timeouts), float(pool.errors)])
+        new = (counts - self.before).to(trainer.strategy.root_device)
+        self.before = counts
+        timeouts, errors = trainer.strategy.reduce(new, reduce_op="sum").tolist()
+        policy.log_dict({"reward/timeouts": timeouts, "reward/errors": errors})

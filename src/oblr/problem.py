@@ -1,0 +1,27 @@
+"""What rewards see: a question, and a response to it. Without torch, so that processes that score start quickly."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question with a verifiable answer. ``metadata`` is whatever its reward needs besides the answer."""
+
+    id: str
+    prompt: str
+    answer: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One response as the engine returns it.
+
+    ``logprobs[t]`` is the natural log of the probability with which token ``t`` was drawn, temperature included.
+    ``finished`` is False where the token limit cut the response; a finished one ends with the end-of-text token.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finished: bool

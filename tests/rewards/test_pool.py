@@ -1,0 +1,208 @@
+"""The processes that score, with rewards that do their worst."""
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from oblr.errors import SettingError
+from oblr.problem import Completion, Problem
+from oblr.rewards.answer import AnswerFormat, ExactReward
+from oblr.rewards.math import MathReward
+from oblr.rewards.pool import LONGEST, RewardPool
+
+HERE = Path(__file__).parent  # not from conftest, which loads torch: the processes that score load this file
+ENDED = Completion([1], [0.0], True)
+
+
+def obedient(problem, text, completion):
+    """Does what the response says."""
+    match text.partition(" "):
+        case "hang", _, _:
+            while True:
+                pass
+        case "sleep", _, _:
+            time.sleep(60)
+        case "hold", _, _:
+            9**9**9  # in C, with the interpreter's lock
+        case "segfault", _, _:
+            ctypes.string_at(0)
+        case "recurse", _, _:
+            return obedient(problem, text, completion)
+        case "eat", _, _:
+            return float(len(bytearray(2**30)))
+        case "exit", _, _:
+            sys.exit(3)
+        case "raise", _, words:
+            raise ValueError(words)
+        case "nan", _, _:
+            return float("nan")
+        case "pid", _, _:
+            return float(os.getpid())
+        case "length", _, _:
+            return float(len(text))
+        case _, _, number:
+            return float(number)
+
+
+def score(pool, texts):
+    verdicts = pool.score([Problem(str(i), "?", "!") for i in range(len(texts))], texts, [ENDED] * len(texts))
+    return [verdict.reward for verdict in verdicts], [verdict.outcome for verdict in verdicts]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = RewardPool(obedient, workers=2, timeout=1.0, memory_gib=0.25)
+    score(pool, ["give 0"])
+    yield pool
+    pool.close()
+
+
+def test_the_worst_gets_nothing_and_the_rest_its_due_in_order(pool, caplog):
+    before = pool.timeouts, pool.errors
+    worst = ["hang", "sleep", "hold", "segfault", "recurse", "eat", "exit", "raise x", "raise y", "nan"]
+    texts = [text for i, bad in enumerate(worst) for text in (f"give {i}", bad, f"give {-i}")]
+    with caplog.at_level(logging.WARNING, "oblr.rewards.pool"):
+        rewards, outcomes = score(pool, texts)
+    assert rewards == [reward for i in range(len(worst)) for reward in (i, 0.0, -i)]
+    assert outcomes[1::3] == ["timeout"] * 3 + ["error"] * 7
+    assert set(outcomes[::3] + outcomes[2::3]) == {"scored"}
+    assert (pool.timeouts - before[0], pool.errors - before[1]) == (3, 7)
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "problem 1 is scored 0 (timeout): no reward within 1 s" in said
+    for word in ("SIGSEGV", "RecursionError", "MemoryError", "status 3", "ValueError", "nan"):
+        assert said.count(word) == 1
+    score(pool, ["raise again"])
+    assert len(caplog.records) == said.count("\n") + 1
+
+
+def test_a_worker_killed_from_outside_is_replaced(pool):
+    (pid, _), _ = score(pool, ["pid", "pid"])
+    os.kill(int(pid), signal.SIGKILL)
+    assert gone([int(pid)])
+    assert score(pool, ["give 1", "give 2", "give 3"]) == ([1.0, 2.0, 3.0], ["scored"] * 3)
+    os.kill(pool.process.pid, signal.SIGKILL)
+    assert score(pool, ["give 4"]) == ([4.0], ["scored"])
+
+
+def test_only_the_end_of_a_long_response_travels(pool):
+    whole = "length ".ljust(LONGEST)
+    assert score(pool, [whole, "give 7" * 10**6 + whole])[0] == [LONGEST, LONGEST]
+
+
+def test_any_thread_may_ask(pool):
+    found = {}
+    threads = [threading.Thread(target=lambda n=n: found.update({n: score(pool, [f"give {n}"])})) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: ([float(n)], ["scored"]) for n in range(4)}
+
+
+def test_the_number_of_workers_changes_nothing(pool):
+    alone = RewardPool(obedient, workers=1, timeout=1.0)
+    texts = [f"give {i * 0.1}" for i in range(50)]
+    assert score(alone, texts) == score(pool, texts)
+    alone.close()
+
+
+class Counted(ExactReward):
+    """Leaves a mark whenever it is asked."""
+
+    def __init__(self, file):
+        super().__init__(AnswerFormat())
+        self.file = file
+
+    def correct(self, problem, answer):
+        with open(self.file, "a") as file:
+            file.write("x")
+        return super().correct(problem, answer)
+
+
+def test_verdicts_are_remembered_by_problem_and_answer(tmp_path):
+    pool = RewardPool(Counted(str(tmp_path / "asked")), workers=1)
+    problem, other, cut = Problem("p", "?", "1"), Problem("q", "?", "2"), Completion([1], [0.0], False)
+
+    def rewards():
+        responses = [
+            (problem, "so Answer: 1", ENDED),
+            (problem, "thus Answer: 1", ENDED),
+            (problem, "Answer: 2", ENDED),
+            (other, "Answer: 2", ENDED),
+            (problem, "Answer: 1", cut),
+        ]
+        return [verdict.reward for verdict in pool.score(*zip(*responses, strict=True))]
+
+    assert rewards() == rewards() == [1.0, 1.0, 0.0, 1.0, 0.0]
+    assert (tmp_path / "asked").read_text() == "xxx"
+    pool.close()
+
+
+def test_workers_end_with_the_run_however_it_ends():
+    program = (
+        "import os, signal, threading\n"
+        "from test_pool import RewardPool, obedient, score\n"
+        "pool = RewardPool(obedient, workers=2, timeout=1000)\n"
+        "print(*map(int, score(pool, ['pid', 'pid'])[0]), pool.process.pid, flush=True)\n"
+        "threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()\n"
+        "score(pool, ['hold', 'sleep'])\n"
+    )
+    path = os.pathsep.join([str(HERE), *sys.path])
+    run = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    )
+    assert run.returncode == -signal.SIGKILL
+    pids = [int(pid) for pid in run.stdout.split()]
+    assert len(pids) == 3
+    assert gone(pids)
+
+
+def gone(pids):
+    """Whether they all end soon."""
+    end = time.monotonic() + 10
+    while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(alive(pid) for pid in pids)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reward": lambda *_: 0.0}, "reward: the processes that score cannot load it"),
+        ({"workers": 0}, r"rollout\.reward_pool\.workers: 0"),
+        ({"timeout": 0}, r"rollout\.reward_pool\.timeout: 0"),
+        ({"memory_gib": -1}, r"rollout\.reward_pool\.memory_gib: -1"),
+    ],
+)
+def test_what_cannot_work(arguments, message):
+    with pytest.raises(SettingError, match=f"^{message}"):
+        RewardPool(**{"reward": obedient, **arguments})
+
+
+def test_a_reward_that_only_this_process_knows(monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.endswith("rewards")])
+    pool = RewardPool(obedient, workers=1)
+    with pytest.raises(SettingError, match=r"^reward: .*test_pool"):
+        score(pool, ["give 0"])
+
+
+def test_it_starts_without_the_libraries_of_the_run():
+    program = f"import sys, {MathReward.__module__}, oblr.rewards.workers; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert not {"torch", "vllm", "transformers", "lightning"} & set(run.stdout.split())
