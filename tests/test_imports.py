@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-BASE = {"errors", "types", "packing", "timing"}
+BASE = {"errors", "types", "packing", "timing", "prompts"}
 LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
 #: room → rooms of oblr that it may import, besides itself
 ALLOWED = {
@@ -14,6 +14,7 @@ ALLOWED = {
     "types": set(),
     "packing": {"types"},
     "timing": set(),
+    "prompts": {"errors"},
     "terminal": set(),
     "provenance": set(),
     "randomness": set(),
