@@ -79,7 +79,7 @@ def test_dataset_files(tmp_path, content, setting, words):
     result = run_script(
         "train.py",
         "experiment=pocket",
-        "data=jsonl",
+        "data=local",
         "reward=exact",
         f"data.path={bad}",
         f"data.held_out_path={good}",

@@ -103,7 +103,7 @@ def _csv(path: Path) -> Rows:
             records.append(row)
             places.append(place)
     except csv.Error as error:
-        raise SettingError("data.path", f"{path} line {reader.line_num}: {error}", "mend the line") from error
+        raise SettingError("data.path", f"{path} after line {reader.line_num}: {error}", "mend it") from error
     return Rows(records, places)
 
 
