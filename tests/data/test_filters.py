@@ -41,7 +41,7 @@ def test_overlap_is_found_between_questions_and_dropped_and_told(tmp_path):
     left = Filtered(train, "data.train", {"overlap": Disjoint(held_out, {"other": other})})
     assert [p.id for p in left] == ["rows/2", "rows/3", "rows/6", "rows/7"]
     assert left.notes == [
-        "data.train: 4 of 8 problems dropped: sharing 13 words in a row with problems never to be trained on: "
+        "data.train: 4 of 8 problems dropped: sharing 13 words in a row, or all, with problems never to be trained on: "
         "2 with 1 of 2 in held_out, 4 with 2 of 2 in other"
     ]
 

@@ -128,7 +128,7 @@ def test_dapo_is_trained_on_without_what_benchmarks_contain(hub):
     assert sorted(p.metadata["question"] for p in data["train"]) == ["dapo 0", "dapo 3"]
     assert [p.answer for p in data["held_out"]] == ["0", "1", "2", "3"]
     assert data["train"].notes == [
-        "data.train: 2 of 4 problems dropped: sharing 13 words in a row with problems never to be trained on: "
+        "data.train: 2 of 4 problems dropped: sharing 13 words in a row, or all, with problems never to be trained on: "
         "1 with 1 of 4 in held_out, 1 with 4 of 4 in amc23"
     ]
 

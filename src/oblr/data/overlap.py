@@ -49,5 +49,5 @@ class Disjoint:
             kept = [keep and not other for keep, other in zip(kept, shared, strict=True)]
             if count := sum(map(bool, shared)):
                 found.append(f"{count:,} with {len(set().union(*shared)):,} of {len(others):,} in {name}")
-        why = f"sharing {WORDS} words in a row with problems never to be trained on: " + ", ".join(found)
+        why = f"sharing {WORDS} words in a row, or all, with problems never to be trained on: " + ", ".join(found)
         return kept, why if found else ""
