@@ -50,6 +50,8 @@ def test_chat_templates(tmp_path):
     ids = encode(tokenizer, form("3 + 4"))
     assert tokenizer.decode(ids) == text
     assert [ids.count(tokenizer.convert_tokens_to_ids(token)) for token in (BEGIN, END, TURN)] == [1, 0, 3]
+    shown = PromptFormat("Add: {prompt}", examples=[("1 + 1", "2")], **settings)("3 + 4")
+    assert shown.startswith(f"{BEGIN}{TURN}user\nAdd: 1 + 1{TURN}assistant\n2{TURN}user\nAdd: 3 + 4{TURN}assistant\n")
     assert PromptFormat(**settings | {"options": None})("?") == f"{BEGIN}{TURN}user\n?{TURN}assistant\n"
 
 
@@ -62,6 +64,7 @@ def test_text_around_the_question_is_literal():
     [
         ({"template": "no question"}, "prompt.template"),
         ({"system": "Be brief."}, "prompt.system"),
+        ({"examples": [("1 + 1", "2")]}, "prompt.examples"),
         ({"chat": True}, "prompt.tokenizer"),
         ({"chat": True, "tokenizer": str(POCKET)}, "prompt.chat"),
     ],

@@ -1,5 +1,6 @@
 """How a question becomes the text that a policy reads, and that text its tokens."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ class PromptFormat:
         chat: say it as a user's message in the tokenizer's own chat template, which then opens the answer.
         tokenizer: folder or hub id of the policy whose chat template it is.
         system: system message; None leaves it to the template.
+        examples: questions with the responses that are wanted, which come first as if they had been given.
         options: what else the chat template takes, e.g. ``enable_thinking``.
 
     Raises:
@@ -31,13 +33,16 @@ class PromptFormat:
         chat: bool = False,
         tokenizer: str | None = None,
         system: str | None = None,
+        examples: Sequence[tuple[str, str]] = (),
         options: dict[str, Any] | None = None,
     ):
         if "{prompt}" not in template:
             raise SettingError("prompt.template", f"{template!r} has no place for the question", "put {prompt} into it")
-        if system is not None and not chat:
-            raise SettingError("prompt.system", "text without a chat template has none", "set prompt.chat=true")
+        for name, value in (("system", system), ("examples", examples)):
+            if value and not chat:
+                raise SettingError(f"prompt.{name}", "text without a chat template has none", "set prompt.chat=true")
         self.template, self.chat, self.system, self.options = template, chat, system, options or {}
+        self.examples = examples
         if chat:
             if tokenizer is None:
                 raise SettingError("prompt.tokenizer", "none is given", "name the policy whose chat template it is")
@@ -54,14 +59,18 @@ class PromptFormat:
                 ) from error
 
     def __call__(self, question: str) -> str:
-        text = self.template.replace("{prompt}", question)
         if not self.chat:
-            return text
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        messages = [*system, {"role": "user", "content": text.strip()}]
+            return self.say(question)
+        turns = [] if self.system is None else [("system", self.system)]
+        for example, response in self.examples:
+            turns += [("user", self.say(example)), ("assistant", response)]
+        messages = [{"role": role, "content": text.strip()} for role, text in [*turns, ("user", self.say(question))]]
         return str(
             self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.options)
         )
+
+    def say(self, question: str) -> str:
+        return self.template.replace("{prompt}", question)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
