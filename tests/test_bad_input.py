@@ -48,6 +48,7 @@ def check(result, setting, *words):
         (["reward=python", "reward.path=no.such_reward"], "", ["reward", "no.such_reward"]),
         (["reward=python"], "", ["reward.path"]),
         (["requires.gpus=64"], "requires.gpus", ["64 GPUs"]),
+        (["+requires.made.make=no/such/model"], "requires.made", ["no/such/model", "make it: make"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) and value else None,
 )

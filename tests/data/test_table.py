@@ -125,6 +125,7 @@ GOOD = b'{"problem": "a", "answer": "b"}\n'
         ("rows.csv", b"problem,answer\na,b\nc,\n", "data.columns", "rows.csv line 3 has no text in .*'answer'"),
         ("rows.csv", "problem,answer\na,é\n".encode("latin-1"), "data.path", r"line 2 is not UTF-8 \(byte 17\)"),
         ("rows.csv", b"problem,answer\n", "data.path", "rows.csv has no problems"),
+        ("rows.txt", b"a\tb", "data.path", r"rows.txt is no table \(give a file that ends in .jsonl, .csv, .parquet"),
         ("rows.parquet", b"PAR1", "data.path", "cannot read .*rows.parquet"),
         ("rows.parquet", None, "data.path", "cannot read .*rows.parquet"),
     ],

@@ -39,6 +39,8 @@ def read_rows(path: str, name: str | None, split: str, root: str | None = None) 
     read = FORMATS.get(Path(place).suffix)
     if read is not None:
         rows = read(Path(place))
+    elif Path(place).is_file():
+        raise SettingError("data.path", f"{place} is no table", f"give a file that ends in {', '.join(FORMATS)}")
     elif root is not None and not Path(place).is_dir():
         raise SettingError("data.root", f"there is no {place}", f"put a copy of the hub's {path} there")
     else:
