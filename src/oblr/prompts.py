@@ -61,7 +61,7 @@ class PromptFormat:
     def __call__(self, question: str) -> str:
         if not self.chat:
             return self.say(question)
-        turns = [] if self.system is None else [("system", self.system)]
+        turns: list[tuple[str, str]] = [] if self.system is None else [("system", self.system)]
         for example, response in self.examples:
             turns += [("user", self.say(example)), ("assistant", response)]
         messages = [{"role": role, "content": text.strip()} for role, text in [*turns, ("user", self.say(question))]]

@@ -29,7 +29,9 @@ def overlaps(problems: Sequence[Problem], others: Iterable[Problem]) -> list[set
     for index, other in enumerate(others):
         for run in runs(question(other)):
             owners[run].add(index)
-    return [set().union(*(owners[run] for run in runs(question(problem)) if run in owners)) for problem in problems]
+    return [
+        set[int]().union(*(owners[run] for run in runs(question(problem)) if run in owners)) for problem in problems
+    ]
 
 
 class Disjoint:
@@ -48,6 +50,6 @@ class Disjoint:
             shared = overlaps(problems, others)
             kept = [keep and not other for keep, other in zip(kept, shared, strict=True)]
             if count := sum(map(bool, shared)):
-                found.append(f"{count:,} with {len(set().union(*shared)):,} of {len(others):,} in {name}")
+                found.append(f"{count:,} with {len(set[int]().union(*shared)):,} of {len(others):,} in {name}")
         why = f"sharing {WORDS} words in a row, or all, with problems never to be trained on: " + ", ".join(found)
         return kept, why if found else ""
