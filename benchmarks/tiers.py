@@ -67,7 +67,7 @@ def pocket(prompts: int) -> Policy:
 
 def smollm2_135m(prompts: int) -> Policy:
     """Sums of two one-digit numbers after an example: harder ones it hardly ever gets right."""
-    path = smollm2(ROOT / ".cache")
+    path = smollm2()
     chat = [("system", "Add."), ("user", "3 + 4"), ("assistant", "3 + 4 = 7. Answer: 7"), ("user", "{expression}")]
     template = load_tokenizer(str(path)).apply_chat_template(
         [{"role": role, "content": content} for role, content in chat], tokenize=False, add_generation_prompt=True

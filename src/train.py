@@ -10,6 +10,7 @@ import rich
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
+from rich.markup import escape
 
 from callbacks.graceful_stop import GracefulStop
 from callbacks.summary import outcome
@@ -50,6 +51,8 @@ def main(cfg: DictConfig) -> None:
         L.seed_everything(cfg.seed)
         if first:
             write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            for note in datamodule.notes:
+                rich.print(escape(note))
         trainer = build_trainer(cfg)
         datamodule.weights, datamodule.clock = policy.weights, policy.clock
         datamodule.greedy = policy.baseline.needs_greedy

@@ -49,6 +49,7 @@ def check(result, setting, *words):
         (["reward=python", "reward.path=no.such_reward"], "", ["reward", "no.such_reward"]),
         (["reward=python"], "", ["reward.path"]),
         (["requires.gpus=64"], "requires.gpus", ["64 GPUs"]),
+        (["+requires.made.make=no/such/model"], "requires.made", ["no/such/model", "make it: make"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) and value else None,
 )
@@ -80,7 +81,7 @@ def test_dataset_files(tmp_path, content, setting, words):
     result = run_script(
         "train.py",
         "experiment=pocket",
-        "data=jsonl",
+        "data=local",
         "reward=exact",
         f"data.path={bad}",
         f"data.held_out_path={good}",

@@ -57,7 +57,7 @@ def plain(cfg: DictConfig | ListConfig) -> object:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_option_of_every_group(group):
     required = {
-        "data=jsonl": ["data.path=a.jsonl", "data.held_out_path=b.jsonl"],
+        "data=local": ["data.path=a.jsonl", "data.held_out_path=b.jsonl"],
         "reward=python": ["reward.path=math.sqrt"],
     }
     assert check_targets(plain(composed(group, *required.get(group, [])))) > 10

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-BASE = {"errors", "problem", "types", "packing", "timing"}
+BASE = {"errors", "problem", "types", "packing", "timing", "prompts"}
 LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
 #: room → rooms of oblr that it may import, besides itself
 ALLOWED = {
@@ -15,6 +15,7 @@ ALLOWED = {
     "types": {"problem"},
     "packing": {"types"},
     "timing": set(),
+    "prompts": {"errors"},
     "terminal": set(),
     "provenance": set(),
     "randomness": set(),

@@ -1,6 +1,7 @@
 """What can be wrong with a run's settings and is cheap to find out, before a model loads or a file is written."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from oblr.model import load_config
 from oblr.schedules.base import Schedule
 
 
-def check_machine(gpus: int, gpu_memory_gib: float) -> None:
-    """Whether this machine has the GPUs that the experiment is written for."""
+def check_machine(gpus: int, gpu_memory_gib: float, made: Mapping[str, str]) -> None:
+    """Whether this machine has what the experiment is written for: GPUs, and files, by the commands that make them."""
+    for command, path in made.items():
+        if not Path(path).exists():
+            raise SettingError("requires.made", f"there is no {path} yet", f"make it: {command}")
     found = torch.cuda.device_count()
     if found < gpus:
         raise SettingError(

@@ -1,13 +1,13 @@
-import json
 import re
 
 import pytest
 
-from oblr.data.local import JSONLProblems
+from oblr.data.mixture import Mixture
 from oblr.data.pocket_corpus import MIXTURE, pocket_corpus
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.data.shuffled import Shuffled
 from oblr.errors import SettingError
+from oblr.prompts import PromptFormat
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 
@@ -43,39 +43,41 @@ def test_bad_procedural_settings(task, template, params, setting):
         ReasoningGymProblems(task, 10, 0, template, params)
 
 
-def test_jsonl(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps({"q": f"{i}?", "a": i}) for i in range(3)) + "\n\n")
-    problems = JSONLProblems(str(path), "q", "a", "Q: {prompt}\n")
-    assert [p.prompt for p in problems] == ["Q: 0?\n", "Q: 1?\n", "Q: 2?\n"]
-    assert problems[2].answer == "2"
+def test_the_prompt_of_a_procedural_question_is_formed():
+    problems = ReasoningGymProblems("chain_sum", 3, 0, "{expression} =", PARAMS, PromptFormat("Add: {prompt}"))
+    assert [p.prompt for p in problems] == [f"Add: {p.prompt.strip()}" for p in chain_sums(3)]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot read"),
-        (b"", "no problems"),
-        (b"\n\n", "no problems"),
-        (b'{"problem": "a", "answer": "b"}\n{"problem": "a"', "line 2"),
-        (b'{"problem": "a", "answer": "b"}\n{"problem": "a"}', "line 2"),
-        (b"[1, 2]", "line 1"),
-        (b'{"problem": "\xff"}', "cannot read"),
-    ],
-)
-def test_bad_jsonl(tmp_path, content, message):
-    path = tmp_path / "rows.jsonl"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(SettingError, match=rf"^data\.path: .*{message}"):
-        JSONLProblems(str(path))
-
-
-def test_shuffled_is_a_permutation_that_depends_on_the_seed():
+def test_shuffled_passes_are_permutations_that_depend_on_the_seed_and_differ():
     source = chain_sums()
-    orders = [[p.id for p in Shuffled(source, seed)] for seed in (1, 1, 2)]
-    assert orders[0] == orders[1] != orders[2]
-    assert sorted(orders[0]) == sorted(p.id for p in source)
+    first, again, other = (Shuffled(source, seed) for seed in (1, 1, 2))
+    orders = [[shuffled[start + i].id for i in range(200)] for shuffled in (first, other) for start in (0, 200, 400)]
+    assert len({tuple(order) for order in orders}) == 6
+    assert all(sorted(order) == sorted(p.id for p in source) for order in orders)
+    assert [again[i].id for i in reversed(range(600))] == [i for order in reversed(orders[:3]) for i in reversed(order)]
+
+
+def mixture(seed=0, weights=(3, 1)):
+    sources = {"short": Shuffled(chain_sums(30), 1), "long": Shuffled(chain_sums(500, seed=1), 1)}
+    return Mixture(sources, dict(zip(sources, weights, strict=True)), seed)
+
+
+def test_mixtures_have_their_shares_and_any_problem_can_be_had_first():
+    parts = mixture().sources
+    problems = [mixture()[i].prompt for i in range(400)]
+    late, ids = mixture(), {name: {p.prompt for p in part} for name, part in parts.items()}
+    assert late[399].prompt == problems[399]
+    assert [late[i].prompt for i in range(400)] == problems
+    assert [mixture(seed=1)[i].prompt for i in range(400)] != problems
+    short = [prompt for prompt in problems if prompt in ids["short"]]
+    assert len(short) == pytest.approx(300, abs=3 * (400 * 3 / 16) ** 0.5)
+    assert short[:90] == [parts["short"][i].prompt for i in range(90)]  # three passes, each in its own order
+
+
+@pytest.mark.parametrize("weights", [{"short": 1}, {"short": 0, "long": 0}, {"short": 2, "long": -1}])
+def test_bad_weights(weights):
+    with pytest.raises(SettingError, match=r"^data\.weights: "):
+        Mixture(mixture().sources, weights, seed=0)
 
 
 def test_the_pocket_corpus_mixes_behaviours_and_leaves_out_held_out_problems():

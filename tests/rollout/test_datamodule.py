@@ -4,7 +4,9 @@ import lightning as L
 import pytest
 from conftest import POCKET
 
+from oblr.data.mixture import Mixture
 from oblr.data.procedural import ReasoningGymProblems
+from oblr.data.shuffled import Shuffled
 from oblr.errors import EngineDiedError, SettingError
 from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.rewards.answer import AnswerFormat
@@ -52,6 +54,39 @@ def test_position_is_kept_and_the_source_wraps_around():
     assert data.state_dict() != again.state_dict()
     again.load_state_dict(data.state_dict())
     assert list(data.next_problems()) == list(again.next_problems())
+
+
+class Run:
+    """One rank of several: all that tells it which problems are its own."""
+
+    def __init__(self, rank, ranks):
+        self.global_rank, self.world_size, self.current_epoch = rank, ranks, 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_resumed_run_sees_the_problems_of_an_uninterrupted_one_on_any_number_of_ranks(ranks, monkeypatch):
+    source = chain_sums(20, seed=1)
+    parts = {"a": Shuffled(source, seed=1), "b": Shuffled(chain_sums(9, seed=2), seed=1)}
+    train = Mixture(parts, {"a": 1, "b": 2}, seed=1)
+    settings = {"train": train, "held_out": chain_sums(3, seed=1), "prompts_per_step": 6}
+    data = make(**settings)
+    steps = [[p.id for p in data.next_problems()] for _ in range(10)]  # several passes
+
+    def shares(state):
+        """Of the next step, what each rank asks its engine for."""
+        for rank in range(ranks):
+            resumed = make(**settings | {"train": Mixture(parts, {"a": 1, "b": 2}, seed=1)})
+            resumed.load_state_dict(state)
+            asked = []
+            monkeypatch.setattr(RolloutDataModule, "run", Run(rank, ranks))
+            monkeypatch.setattr(resumed, "rollouts", lambda problems, *_, asked=asked: asked.extend(problems) or [])
+            resumed.next_batch()
+            yield from (p.id for p in asked)
+
+    half = make(**settings)
+    for _ in range(4):
+        list(half.next_problems())
+    assert list(shares(half.state_dict())) == steps[4]
 
 
 def in_a_run(**changes):

@@ -1,33 +1,44 @@
 """Procedural problems from `reasoning-gym`: endless, checkable, and no download."""
 
 import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import reasoning_gym
 
 from oblr.errors import SettingError
+from oblr.prompts import PromptFormat
 from oblr.types import Problem
 
 
 class ReasoningGymProblems:
-    """A fixed-size, indexable stream of problems of one `reasoning-gym` task.
+    """A fixed-size, indexable stream of problems of one `reasoning-gym` task; indices past its end begin it again.
 
     Args:
         task: name in reasoning-gym's registry, e.g. ``chain_sum``.
         size: number of problems.
         seed: streams of different seeds share no generator state. (reasoning-gym itself seeds item ``i`` with
             ``seed + i``, so that neighbouring seeds would repeat each other's problems shifted by one.)
-        template: prompt text; ``{question}`` and every field of the task's metadata can be used.
+        template: the question; ``{question}``, the task's own, and every field of its metadata can be used.
         params: the task's own settings.
+        prompt: forms the prompt of the question.
 
     Raises:
         SettingError: unknown task, unknown or invalid ``params``, or a template that names a missing field.
     """
 
+    notes: Sequence[str] = ()
+
     def __init__(
-        self, task: str, size: int, seed: int, template: str = "{question}", params: dict[str, Any] | None = None
+        self,
+        task: str,
+        size: int,
+        seed: int,
+        template: str = "{question}",
+        params: dict[str, Any] | None = None,
+        prompt: PromptFormat | None = None,
     ):
-        self.task, self.size, self.template = task, size, template
+        self.task, self.size, self.template, self.prompt = task, size, template, prompt or PromptFormat()
         try:
             self.dataset = reasoning_gym.create_dataset(
                 task, size=size, seed=random.Random(seed).getrandbits(48), **(params or {})
@@ -51,8 +62,10 @@ class ReasoningGymProblems:
         return self.size
 
     def __getitem__(self, index: int) -> Problem:
-        if index >= self.size:
-            raise IndexError(index)
+        index %= self.size
         entry = self.dataset[index]
-        prompt = self.template.format(**{**entry["metadata"], "question": entry["question"]})
-        return Problem(id=f"{self.task}/{index}", prompt=prompt, answer=entry["answer"], metadata=entry)
+        question = self.template.format(**{**entry["metadata"], "question": entry["question"]})
+        return Problem(f"{self.task}/{index}", self.prompt(question), entry["answer"], entry)
+
+    def __iter__(self) -> Iterator[Problem]:
+        return (self[index] for index in range(self.size))

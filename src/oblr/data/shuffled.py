@@ -1,25 +1,33 @@
-"""A fixed random order over another source."""
+"""Random orders over another source, one a pass."""
 
 import random
-from typing import Protocol
+from collections.abc import Iterator
+from functools import lru_cache
 
+from oblr.data.source import Source
 from oblr.types import Problem
 
 
-class Source(Protocol):
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> Problem: ...
-
-
 class Shuffled:
-    """``source`` in an order that depends on ``seed`` alone."""
+    """``source`` again and again, each pass in an order of its own; problem ``i`` depends on ``i`` and ``seed`` alone.
+
+    Its length is that of one pass; indices beyond it belong to later ones.
+    """
 
     def __init__(self, source: Source, seed: int):
-        self.source = source
-        self.order = random.Random(seed).sample(range(len(source)), len(source))
+        self.source, self.seed, self.notes = source, seed, source.notes
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.source)
 
     def __getitem__(self, index: int) -> Problem:
-        return self.source[self.order[index]]
+        number, place = divmod(index, len(self))
+        return self.source[_order(self.seed, number, len(self))[place]]
+
+    def __iter__(self) -> Iterator[Problem]:
+        return (self[index] for index in range(len(self)))
+
+
+@lru_cache(maxsize=8)
+def _order(seed: int, number: int, length: int) -> list[int]:
+    return random.Random(f"{seed}/{number}").sample(range(length), length)

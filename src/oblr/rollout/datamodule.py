@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
+from oblr.prompts import encode
 from oblr.rewards.base import Reward, try_out
 from oblr.rewards.pool import RewardPool
 from oblr.rollout.deadline import deadline, end_process_after
@@ -27,7 +28,7 @@ CHECKED = 20_000
 
 
 class ProblemSource(Protocol):
-    """A finite, indexable set of problems."""
+    """A finite, indexable set of problems. One to train on has its next pass beyond its end."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Problem: ...
@@ -91,6 +92,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
         self.held_out_prompts = {problem.prompt for problem in self.held_out}
+        self.notes = [note for source in (train, held_out) for note in getattr(source, "notes", ())]
         self.prompts_per_step = prompts_per_step
         self.sampling = Sampling(group_size, temperature, max_new_tokens, (tokenizer.eos_token_id,))
         self.max_model_len, self.seed = max_model_len, seed
@@ -132,10 +134,10 @@ class RolloutDataModule(L.LightningDataModule):
         return RolloutBatch(rollouts, self.sampling.n, self.weight_version, greedy_rewards)
 
     def next_problems(self) -> Iterator[Problem]:
-        """The next N training problems that are not held out; wraps around at the end of the source."""
+        """The next N training problems that are not held out."""
         taken = skipped = 0
         while taken < self.prompts_per_step:
-            problem = self.train[self.position % len(self.train)]
+            problem = self.train[self.position]
             self.position += 1
             if problem.prompt not in self.held_out_prompts:
                 taken, skipped = taken + 1, 0
@@ -230,7 +232,7 @@ class RolloutDataModule(L.LightningDataModule):
 
     def encode(self, problem: Problem) -> list[int]:
         """Token ids of the prompt; raises SettingError where prompt and response do not fit the context."""
-        ids = self.tokenizer.encode(problem.prompt)
+        ids = encode(self.tokenizer, problem.prompt)
         if len(ids) + self.sampling.max_new_tokens > self.max_model_len:
             raise SettingError(
                 "rollout.max_model_len",

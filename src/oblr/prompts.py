@@ -1,0 +1,84 @@
+"""How a question becomes the text that a policy reads, and that text its tokens."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from oblr.errors import SettingError
+
+load = cache(AutoTokenizer.from_pretrained)
+
+
+class PromptFormat:
+    """Question → prompt.
+
+    Args:
+        template: what is said; ``{prompt}`` stands for the question, all else is literal.
+        chat: say it as a user's message in the tokenizer's own chat template, which then opens the answer.
+        tokenizer: folder or hub id of the policy whose chat template it is.
+        system: system message; None leaves it to the template.
+        examples: questions with the responses that are wanted, which come first as if they had been given.
+        options: what else the chat template takes, e.g. ``enable_thinking``.
+
+    Raises:
+        SettingError: a template without a question, or no such chat template.
+    """
+
+    def __init__(
+        self,
+        template: str = "{prompt}",
+        chat: bool = False,
+        tokenizer: str | None = None,
+        system: str | None = None,
+        examples: Sequence[tuple[str, str]] = (),
+        options: dict[str, Any] | None = None,
+    ):
+        if "{prompt}" not in template:
+            raise SettingError("prompt.template", f"{template!r} has no place for the question", "put {prompt} into it")
+        for name, value in (("system", system), ("examples", examples)):
+            if value and not chat:
+                raise SettingError(f"prompt.{name}", "text without a chat template has none", "set prompt.chat=true")
+        self.template, self.chat, self.system, self.options = template, chat, system, options or {}
+        self.examples = examples
+        if chat:
+            if tokenizer is None:
+                raise SettingError("prompt.tokenizer", "none is given", "name the policy whose chat template it is")
+            self.tokenizer = load(tokenizer)
+            if self.tokenizer.chat_template is None:
+                raise SettingError(
+                    "prompt.chat", f"the tokenizer of {tokenizer} has no chat template", "use prompt.chat=false"
+                )
+            try:
+                self("?")
+            except TemplateError as error:
+                raise SettingError(
+                    "prompt.chat", f"the chat template of {tokenizer} refuses: {error}", "change prompt.system"
+                ) from error
+
+    def __call__(self, question: str) -> str:
+        if not self.chat:
+            return self.say(question)
+        turns: list[tuple[str, str]] = [] if self.system is None else [("system", self.system)]
+        for example, response in self.examples:
+            turns += [("user", self.say(example)), ("assistant", response)]
+        messages = [{"role": role, "content": text.strip()} for role, text in [*turns, ("user", self.say(question))]]
+        return str(
+            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.options)
+        )
+
+    def say(self, question: str) -> str:
+        return self.template.replace("{prompt}", question)
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """Token ids of a prompt, begun as the tokenizer begins a text, and open at its end.
+
+    A chat template may have written the beginning-of-text token already; a second one would be new to the policy, and
+    an end-of-text token, which some tokenizers append, would end the response before it begins.
+    """
+    ids: list[int] = tokenizer.encode(prompt, add_special_tokens=False)
+    begin = [tokenizer.bos_token_id]
+    return begin + ids if ids[:1] != begin and tokenizer.encode(prompt)[:1] == begin else ids

@@ -1,0 +1,80 @@
+"""Prompts are formed as configured, and their tokens are those that the policy was trained on."""
+
+import pytest
+from conftest import POCKET
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from oblr.errors import SettingError
+from oblr.prompts import PromptFormat, encode
+
+BEGIN, END, TURN = "<s>", "</s>", "<|turn|>"
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}" + TURN + "{{ m.role }}\n{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}" + TURN + "assistant\n{% if enable_thinking is false %}<think></think>{% endif %}"
+    "{% endif %}"
+)
+
+
+def byte_tokenizer(folder, begins=True, ends=False, chat=TEMPLATE):
+    """One token a byte; as Llama's, it begins a text with a token of its own, and may end it with one."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    core.add_special_tokens([BEGIN, END, TURN])
+    whole = " ".join([BEGIN] * begins + ["$A"] + [END] * ends)
+    core.post_processor = processors.TemplateProcessing(
+        single=whole, special_tokens=[(token, core.token_to_id(token)) for token in (BEGIN, END)]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=BEGIN, eos_token=END)
+    tokenizer.chat_template = chat
+    tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_text_begins_once_and_does_not_end(tmp_path, begins, ends):
+    tokenizer = byte_tokenizer(tmp_path, begins, ends)
+    bare, begun = encode(tokenizer, "3 + 4"), encode(tokenizer, f"{BEGIN}3 + 4")
+    assert tokenizer.decode(bare) == (f"{BEGIN}3 + 4" if begins else "3 + 4")
+    assert tokenizer.decode(begun) == f"{BEGIN}3 + 4"
+
+
+def test_chat_templates(tmp_path):
+    tokenizer = byte_tokenizer(tmp_path)
+    settings = {"chat": True, "tokenizer": str(tmp_path), "options": {"enable_thinking": False}}
+    form = PromptFormat("Add: {prompt}\n", system="Be brief.", **settings)
+    text = f"{BEGIN}{TURN}system\nBe brief.{TURN}user\nAdd: 3 + 4{TURN}assistant\n<think></think>"
+    assert form("3 + 4") == text
+    ids = encode(tokenizer, form("3 + 4"))
+    assert tokenizer.decode(ids) == text
+    assert [ids.count(tokenizer.convert_tokens_to_ids(token)) for token in (BEGIN, END, TURN)] == [1, 0, 3]
+    shown = PromptFormat("Add: {prompt}", examples=[("1 + 1", "2")], **settings)("3 + 4")
+    assert shown.startswith(f"{BEGIN}{TURN}user\nAdd: 1 + 1{TURN}assistant\n2{TURN}user\nAdd: 3 + 4{TURN}assistant\n")
+    assert PromptFormat(**settings | {"options": None})("?") == f"{BEGIN}{TURN}user\n?{TURN}assistant\n"
+
+
+def test_text_around_the_question_is_literal():
+    assert PromptFormat("{prompt}: \\boxed{} {0}")("{x}") == "{x}: \\boxed{} {0}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"template": "no question"}, "prompt.template"),
+        ({"system": "Be brief."}, "prompt.system"),
+        ({"examples": [("1 + 1", "2")]}, "prompt.examples"),
+        ({"chat": True}, "prompt.tokenizer"),
+        ({"chat": True, "tokenizer": str(POCKET)}, "prompt.chat"),
+    ],
+)
+def test_bad_settings(settings, setting):
+    with pytest.raises(SettingError, match=f"^{setting}: "):
+        PromptFormat(**settings)
+
+
+def test_a_chat_template_that_refuses(tmp_path):
+    byte_tokenizer(tmp_path, chat="{{ raise_exception('no system, please') }}")
+    with pytest.raises(SettingError, match=r"^prompt\.chat: .*no system, please"):
+        PromptFormat(chat=True, tokenizer=str(tmp_path), system="Be brief.")
