@@ -8,7 +8,6 @@ import sys
 import pytest
 from conftest import ROOT
 
-
 NAMES = ["bounds", "estimators", "gradnorm", "plan", "ranks", "results", "rewards", "scaling", "step", "tiers"]
 
 
