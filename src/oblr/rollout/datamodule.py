@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerBase
 from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
 from oblr.rewards.base import Reward, score
 from oblr.rollout.deadline import deadline, end_process_after
-from oblr.rollout.engine import Engine
+from oblr.rollout.engine import Engine, choose
 from oblr.timing import Stopwatch
-from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
+from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling, Seeds
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -72,8 +72,6 @@ class RolloutDataModule(L.LightningDataModule):
         restarts: int = 3,
     ):
         super().__init__()
-        if engine not in engines:
-            raise SettingError("rollout.engine", f"{engine!r} is unknown", f"use one of {sorted(engines)}")
         for setting, value in (("prompts_per_step", prompts_per_step), ("group_size", group_size)):
             if value < 1:
                 raise SettingError(f"rollout.{setting}", f"{value} is not a count", "use at least 1")
@@ -84,7 +82,7 @@ class RolloutDataModule(L.LightningDataModule):
         if restarts < 0:
             raise SettingError("rollout.restarts", f"{restarts} is not a count", "use 0 or more")
         self.sync_timeout, self.restarts, self.restarted = sync_timeout, restarts, 0
-        self.engine = engines[engine]()
+        self.engine = choose(engine, engines)
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
         self.held_out_prompts = {problem.prompt for problem in self.held_out}
@@ -145,7 +143,7 @@ class RolloutDataModule(L.LightningDataModule):
             EngineDiedError: the engine died more often than it may.
         """
         prompts = [self.encode(problem) for problem in problems]
-        groups = self._generate(prompts, sampling, seed)
+        groups = self.generate(prompts, sampling, seed)
         with self.clock.phase("reward"):
             return [
                 self._score(problem, prompt, completion)
@@ -153,7 +151,7 @@ class RolloutDataModule(L.LightningDataModule):
                 for completion in group
             ]
 
-    def _generate(self, prompts: list[list[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost."""
         dead = False
         while True:

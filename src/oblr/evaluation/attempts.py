@@ -1,0 +1,111 @@
+"""What a policy answers to the problems of a benchmark."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from oblr.errors import SettingError
+from oblr.rewards.base import Reward, score
+from oblr.types import Completion, Problem, Sampling
+
+#: Completions of prompts: what `oblr.rollout.engine.Engine.generate` does.
+Generate = Callable[[Sequence[Sequence[int]], Sampling, Sequence[int]], list[list[Completion]]]
+
+
+class Source(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Problem: ...
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Problems, how responses to them are scored, and how long those may be, in tokens.
+
+    A reward that has a method ``answer(text, completion)`` scores verdicts: right or wrong. Any other gives a number.
+    """
+
+    problems: Source
+    reward: Reward
+    max_new_tokens: int
+
+    def first(self, limit: int | None) -> list[Problem]:
+        """The first ``limit`` problems, or all.
+
+        Raises:
+            SettingError: two have the same id.
+        """
+        size = len(self.problems) if limit is None else min(limit, len(self.problems))
+        problems, seen = [self.problems[i] for i in range(size)], set()
+        for problem in problems:
+            if problem.id in seen:
+                raise SettingError("benchmarks", f"two problems have the id {problem.id}", "give each its own")
+            seen.add(problem.id)
+        return problems
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What was tried at one problem; the lists have one entry a response, ``lengths`` in tokens.
+
+    ``answers`` are what majority votes count, None for a response without one; None where the reward has no verdicts.
+    ``finished`` is False where the token limit cut the response.
+    """
+
+    id: str
+    prompt: str
+    answer: str
+    responses: list[str]
+    answers: list[str | None] | None
+    rewards: list[float]
+    lengths: list[int]
+    finished: list[bool]
+
+    @property
+    def pass_rate(self) -> float:
+        """Share of right responses."""
+        return sum(reward >= 1 for reward in self.rewards) / len(self.rewards)
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self) | {"pass_rate": self.pass_rate}
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> "Attempts":
+        return cls(**{name: value for name, value in row.items() if name != "pass_rate"})
+
+
+def problem_seed(seed: int, problem: str) -> int:
+    """Of the first try at the problem with this id; the next ones add 1 each. It depends on nothing else."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{problem}".encode()).digest()[:7])
+
+
+def attempt(
+    problems: Sequence[Problem],
+    reward: Reward,
+    generate: Generate,
+    tokenizer: PreTrainedTokenizerBase,
+    sampling: Sampling,
+    seed: int,
+) -> list[Attempts]:
+    """Sample and score ``sampling.n`` responses to each problem."""
+    prompts = [tokenizer.encode(problem.prompt) for problem in problems]
+    groups = generate(prompts, sampling, [problem_seed(seed, problem.id) for problem in problems])
+    answer = getattr(reward, "answer", None)
+    attempts = []
+    for problem, group in zip(problems, groups, strict=True):
+        texts = [str(tokenizer.decode(c.token_ids, skip_special_tokens=True)) for c in group]
+        attempts.append(
+            Attempts(
+                problem.id,
+                problem.prompt,
+                problem.answer,
+                texts,
+                answer and [answer(text, completion) for text, completion in zip(texts, group, strict=True)],
+                [score(reward, problem, text, completion) for text, completion in zip(texts, group, strict=True)],
+                [len(completion.token_ids) for completion in group],
+                [completion.finished for completion in group],
+            )
+        )
+    return attempts
