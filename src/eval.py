@@ -12,7 +12,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from launch import ROOT, launch
 from oblr.checks import check_folder
 from oblr.errors import SettingError
-from oblr.evaluation.attempts import Benchmark, attempt
+from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
 from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.model import load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.provenance import revision, versions, write_record
@@ -41,7 +41,10 @@ def main(cfg: DictConfig) -> None:
     config, tokenizer = load_config(cfg.model, "model"), load_tokenizer(cfg.model, "model")
     folder = Path(cfg.paths.output_dir)
     tasks = prepare(cfg, config, tokenizer, folder)
-    cfg.rollout.max_model_len = longest(tasks, config, tokenizer)
+    context = getattr(config, "max_position_embeddings", None)
+    cfg.rollout.max_model_len = max(
+        longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context) for task in tasks
+    )
     engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
     check_folder(folder, joining=any(folder.glob("*.jsonl")))
 
@@ -65,17 +68,13 @@ def check_settings(cfg: DictConfig) -> None:
         raise SettingError("benchmarks", "none is given", "give some, such as benchmarks=[chain_sum]")
     if cfg.dtype not in ("float32", "bfloat16"):
         raise SettingError("dtype", f"{cfg.dtype!r} is not supported", "use float32 or bfloat16")
-    counts = {name: cfg[name] for name in ("samples", "chunk", "limit", "max_new_tokens")}
-    for name, value in counts.items():
-        optional = value is None and name in ("limit", "max_new_tokens")
-        if not optional and (not isinstance(value, int) or value < 1):
-            raise SettingError(name, f"{value} is not a count", "use at least 1")
+    if not isinstance(cfg.chunk, int) or cfg.chunk < 1:
+        raise SettingError("chunk", f"{cfg.chunk} is not a count", "use at least 1")
+    check_tries(cfg.samples, cfg.k, cfg.limit)
     if not isinstance(cfg.temperature, int | float) or cfg.temperature < 0:
         raise SettingError("temperature", f"{cfg.temperature} cannot be sampled at", "use 0 or a positive number")
     if cfg.temperature == 0 and cfg.samples > 1:
         raise SettingError("samples", "greedy responses to a problem are all the same", "use 1 with temperature=0")
-    if not OmegaConf.is_list(cfg.k) or any(not isinstance(k, int) or not 1 <= k <= cfg.samples for k in cfg.k):
-        raise SettingError("k", f"{cfg.k} are not numbers from 1 to samples={cfg.samples}", "use such, or more samples")
 
 
 def newest_policy(runs: Path) -> str:
@@ -91,9 +90,7 @@ def two_folders(compared: object) -> tuple[Path, Path]:
     return Path(compared[0]), Path(compared[1])  # type: ignore[index]
 
 
-def prepare(
-    cfg: DictConfig, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> list[Task]:
+def prepare(cfg: DictConfig, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, folder: Path) -> list[Task]:
     """Every benchmark with its problems and what the folder has of it."""
     common = {
         "model": cfg.model,
@@ -107,33 +104,15 @@ def prepare(
     tasks = []
     for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
         problems = benchmark.first(cfg.limit)
-        length = cfg.max_new_tokens or benchmark.max_new_tokens
         settings = common | {
-            "max_new_tokens": length,
+            "max_new_tokens": benchmark.max_new_tokens,
             "problems": len(problems),
             "digest": digest(problems),
             "reward": OmegaConf.to_container(cfg.benchmarks[name].reward, resolve=True),
         }
-        sampling = Sampling(cfg.samples, cfg.temperature, length, (tokenizer.eos_token_id,))
+        sampling = Sampling(cfg.samples, cfg.temperature, benchmark.max_new_tokens, (tokenizer.eos_token_id,))
         tasks.append(Task(name, benchmark, problems, sampling, Record(folder, name, settings)))
     return tasks
-
-
-def longest(tasks: list[Task], config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Tokens of the longest prompt plus response; raises SettingError where they exceed the model's context."""
-    most, context = 0, getattr(config, "max_position_embeddings", None)
-    for task in tasks:
-        for problem in task.problems:
-            length = len(tokenizer.encode(problem.prompt)) + task.sampling.max_new_tokens
-            if context is not None and length > context:
-                raise SettingError(
-                    "max_new_tokens",
-                    f"{task.sampling.max_new_tokens} with the prompt of {task.name}'s problem {problem.id} exceed the "
-                    f"model's context of {context} tokens",
-                    "lower it, or leave the benchmark out",
-                )
-            most = max(most, length)
-    return most
 
 
 def sample(tasks: list[Task], engine: Engine, tokenizer: PreTrainedTokenizerBase, cfg: DictConfig) -> None:

@@ -11,7 +11,7 @@ from oblr.errors import SettingError
 def published(
     file: str, directory: str | None, hub: Callable[..., HubProblems], template: str, optional: bool = False
 ) -> HubProblems | JSONLProblems:
-    """The problems in ``directory``'s ``file``, columns ``id``, ``problem`` and ``answer``; without a directory the Hub's.
+    """The problems in a directory's ``file``, columns ``id``, ``problem`` and ``answer``; without directory the Hub's.
 
     Args:
         hub: makes the latter of a ``template``.
@@ -29,4 +29,6 @@ def published(
         return JSONLProblems(str(path), template=template)
     if optional:
         return hub(template=template)
-    raise SettingError("benchmarks_dir", f"{directory} has no {file}", "add it, or leave benchmarks_dir out for the Hub")
+    raise SettingError(
+        "benchmarks_dir", f"{directory} has no {file}", "add it, or leave benchmarks_dir out for the Hub"
+    )

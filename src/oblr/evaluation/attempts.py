@@ -76,6 +76,36 @@ class Attempts:
         return cls(**{name: value for name, value in row.items() if name != "pass_rate"})
 
 
+def check_tries(samples: int, ks: Sequence[int], limit: int | None) -> None:
+    """Raises SettingError where so many tries at so many problems cannot give pass@k of all ``ks``."""
+    for name, count in (("samples", samples), ("limit", limit)):
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise SettingError(name, f"{count} is not a count", "use at least 1")
+    if not all(isinstance(k, int) and 1 <= k <= samples for k in ks):
+        raise SettingError("k", f"{list(ks)} are not numbers from 1 to samples={samples}", "use such, or more samples")
+
+
+def longest(
+    benchmark: str,
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    max_new_tokens: int,
+    context: int | None,
+) -> int:
+    """Tokens of the longest prompt plus response; raises SettingError where they exceed the model's context."""
+    lengths = [len(tokenizer.encode(problem.prompt)) + max_new_tokens for problem in problems]
+    most = max(lengths)
+    if context is not None and most > context:
+        problem = problems[lengths.index(most)]
+        raise SettingError(
+            f"benchmarks.{benchmark}.max_new_tokens",
+            f"{max_new_tokens} with the {most - max_new_tokens} tokens of problem {problem.id} exceed a context of "
+            f"{context}",
+            "lower it, or leave the benchmark out",
+        )
+    return most
+
+
 def problem_seed(seed: int, problem: str) -> int:
     """Of the first try at the problem with this id; the next ones add 1 each. It depends on nothing else."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{problem}".encode()).digest()[:7])

@@ -1,4 +1,4 @@
-"""The folder of an evaluation: of each benchmark ``<name>.json``, settings and figures, and ``<name>.jsonl``, responses.
+"""The folder of an evaluation: of a benchmark ``<name>.json``, settings and figures, and ``<name>.jsonl``, responses.
 
 A benchmark is sampled in chunks of problems. What a chunk has been written of when the process is killed is sampled
 again, and nothing else.
@@ -37,10 +37,10 @@ class Record:
             return
         found = json.loads(self.summary.read_text())["settings"]
         for key in {**settings, **found}:
-            if found.get(key) != settings.get(key):
+            if (theirs := found.get(key)) != (ours := settings.get(key)):
                 raise SettingError(
                     "paths.output_dir",
-                    f"{self.summary} has {key} {_short(found.get(key))}, and this evaluation {_short(settings.get(key))}",
+                    f"{self.summary} has {key} {_short(theirs)}, and this evaluation {_short(ours)}",
                     "give another folder, or the settings of that one",
                 )
         self.attempts = self._whole_chunks()
@@ -48,7 +48,7 @@ class Record:
     def _whole_chunks(self) -> list[Attempts]:
         if not self.rows.exists():
             return []
-        lines = [line for line in self.rows.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+        lines = self.rows.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last line end is torn
         if len(lines) < self.settings["problems"]:
             lines = lines[: len(lines) // self.settings["chunk"] * self.settings["chunk"]]
         return [Attempts.from_row(json.loads(line)) for line in lines]
@@ -135,7 +135,7 @@ def finished(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _attempts(path: Path) -> dict[str, Attempts]:
-    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    rows = map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1])
     return {row["id"]: Attempts.from_row(row) for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""Means over the problems of a benchmark: their intervals, and whether two runs differ. All tries at one stay together."""
+"""Means over a benchmark's problems: their intervals, and whether two runs differ. A problem's tries stay together."""
 
 from typing import NamedTuple
 
