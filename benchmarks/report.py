@@ -48,8 +48,9 @@ def write(name: str, figures: list[Figure]) -> None:
         holds = {None: "", True: "yes", False: "NO"}[figure.holds]
         table.add_row(figure.name, f"{figure.value:.4g}", figure.unit, figure.target, holds)
     Console(width=120).print(table)
+    arguments = [Path(argument).name if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
     result = {
-        "command": ["python", *(Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(), *sys.argv[1:])],
+        "command": ["python", Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(), *arguments],
         "versions": versions(),
         "revision": revision(ROOT),
         "figures": [asdict(figure) for figure in figures],

@@ -47,11 +47,12 @@ class BenchmarkEvaluation(Evaluation):
             longest(name, self.problems[name], data.tokenizer, benchmark.max_new_tokens, data.max_model_len)
 
     def evaluate(self, trainer: Trainer) -> None:
-        data, figures = rollout_data(trainer), {}
+        data = rollout_data(trainer)
+        figures: dict[str, float] = {}
         for name, benchmark in self.benchmarks.items():
             sampling = replace(data.sampling, n=self.samples, max_new_tokens=benchmark.max_new_tokens)
             share = self.problems[name][trainer.global_rank :: trainer.world_size]
-            attempts = attempt(share, benchmark.reward, data.generate, data.tokenizer, sampling, self.seed)
+            attempts = attempt(benchmark, share, data.generate, data.tokenizer, sampling, self.seed)
             for figure, interval in measure(together(attempts, trainer), self.k).items():
                 figures |= {
                     f"eval/{name}/{figure}": interval.mean,

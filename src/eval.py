@@ -1,5 +1,6 @@
 """Evaluate a model: ``python src/eval.py model=models/pocket benchmarks=[chain_sum]``; see ``conf/eval.yaml``."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,11 @@ def main(cfg: DictConfig) -> None:
             for task in tasks:
                 task.record.begin()
             write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
-            sample(tasks, engine, tokenizer, cfg)
+            try:
+                sample(tasks, engine, tokenizer, cfg)
+            except KeyboardInterrupt:
+                rich.print(f"stopped; go on with paths.output_dir={folder}")
+                sys.exit(130)
     for task in tasks:
         task.record.finish(cfg.k)
     print(write_table(folder), end="")
@@ -123,8 +128,7 @@ def sample(tasks: list[Task], engine: Engine, tokenizer: PreTrainedTokenizerBase
         for task in tasks:
             for start in range(len(task.record.attempts), len(task.problems), cfg.chunk):
                 chunk = task.problems[start : start + cfg.chunk]
-                reward = task.benchmark.reward
-                task.record.add(attempt(chunk, reward, engine.generate, tokenizer, task.sampling, cfg.seed))
+                task.record.add(attempt(task.benchmark, chunk, engine.generate, tokenizer, task.sampling, cfg.seed))
                 rich.print(f"{task.name:11} {len(task.record.attempts)} of {len(task.problems)}")
     finally:
         engine.close()

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.mark.parametrize("name", ["bounds", "estimators", "gradnorm", "results", "scaling", "step", "tiers"])
+@pytest.mark.parametrize("name", ["bounds", "estimators", "eval", "gradnorm", "results", "scaling", "step", "tiers"])
 def test_short_form(name):
     path = ROOT / "benchmarks" / "results" / f"{name}-quick.json"
     path.unlink(missing_ok=True)

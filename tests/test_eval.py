@@ -15,12 +15,17 @@ from hydra.errors import InstantiationException
 from test_bad_input import check
 
 from callbacks.summary import read_curves
+from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
+from oblr.rewards.answer import AnswerFormat
+from oblr.rewards.reasoning_gym import ReasoningGymReward
+from oblr.types import Completion
 
 sys.path.insert(0, str(ROOT / "src"))
 import eval as script
 from launch import register_resolvers
 
+PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 SMALL = ("benchmarks=[chain_sum]", "samples=2", "limit=12", "chunk=4")
 
 
@@ -28,6 +33,12 @@ def evaluate(folder, *overrides):
     result = run_script("eval.py", f"paths.output_dir={folder}", *SMALL, *overrides)
     assert result.returncode == 0, result.stderr
     return result
+
+
+def vote(row):
+    """The expected score of one of two answers that are drawn at random, or of the only one."""
+    given = [reward for reward, answer in zip(row["rewards"], row["answers"], strict=True) if answer is not None]
+    return sum(given) / len(given) if given else 0.0
 
 
 def test_on_vllm(tmp_path):
@@ -45,13 +56,21 @@ def test_on_vllm(tmp_path):
     assert summary["example"]["prompt"].endswith(" =\n")
     rows = [json.loads(line) for line in (folder / "chain_sum.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == [f"chain_sum/{i}" for i in range(12)]
-    for row in rows:
+    reward, problems = (
+        ReasoningGymReward(AnswerFormat()),
+        ReasoningGymProblems("chain_sum", 256, 20251123, params=PARAMS),
+    )
+    for row, problem in zip(rows, problems, strict=False):
         assert row["pass_rate"] == sum(row["rewards"]) / 2
-        assert [bool(r) for r in row["rewards"]] == [t.endswith(f"Answer: {row['answer']}") for t in row["responses"]]
+        texts = zip(row["responses"], row["finished"], strict=True)
+        assert row["rewards"] == [reward(problem, text, Completion([], [], finished)) for text, finished in texts]
         assert [n == 64 for n in row["lengths"]] == [not finished for finished in row["finished"]]
     mean = sum(row["pass_rate"] for row in rows) / 12
     figures = summary["figures"]
-    assert next(iter(figures.values()))["mean"] == pytest.approx(mean)
+    assert list(figures) == ["avg@2", "pass@2", "maj@2", "length", "truncated"]
+    assert figures["avg@2"]["mean"] == pytest.approx(mean)
+    assert figures["pass@2"]["mean"] == pytest.approx(sum(max(row["rewards"]) for row in rows) / 12)
+    assert figures["maj@2"]["mean"] == pytest.approx(sum(vote(row) for row in rows) / 12)
     assert 0.05 < mean < 0.95
     written = (folder / "chain_sum.jsonl").stat().st_mtime_ns
     second = evaluate(folder, f"model={POCKET}")

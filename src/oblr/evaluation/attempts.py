@@ -45,6 +45,18 @@ class Benchmark:
             seen.add(problem.id)
         return problems
 
+    def score(
+        self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
+    ) -> list[float]:
+        """Rewards of responses, in order."""
+        responses = zip(problems, texts, completions, strict=True)
+        return [score(self.reward, problem, text, completion) for problem, text, completion in responses]
+
+    def answers(self, texts: Sequence[str], completions: Sequence[Completion]) -> list[str | None] | None:
+        """What majority votes count; None where the reward has no verdicts."""
+        answer = getattr(self.reward, "answer", None)
+        return answer and [answer(text, completion) for text, completion in zip(texts, completions, strict=True)]
+
 
 @dataclass(frozen=True)
 class Attempts:
@@ -112,30 +124,31 @@ def problem_seed(seed: int, problem: str) -> int:
 
 
 def attempt(
+    benchmark: Benchmark,
     problems: Sequence[Problem],
-    reward: Reward,
     generate: Generate,
     tokenizer: PreTrainedTokenizerBase,
     sampling: Sampling,
     seed: int,
 ) -> list[Attempts]:
-    """Sample and score ``sampling.n`` responses to each problem."""
+    """Sample and score ``sampling.n`` responses to each of these problems of the benchmark."""
     prompts = [tokenizer.encode(problem.prompt) for problem in problems]
     groups = generate(prompts, sampling, [problem_seed(seed, problem.id) for problem in problems])
-    answer = getattr(reward, "answer", None)
-    attempts = []
-    for problem, group in zip(problems, groups, strict=True):
-        texts = [str(tokenizer.decode(c.token_ids, skip_special_tokens=True)) for c in group]
-        attempts.append(
-            Attempts(
-                problem.id,
-                problem.prompt,
-                problem.answer,
-                texts,
-                answer and [answer(text, completion) for text, completion in zip(texts, group, strict=True)],
-                [score(reward, problem, text, completion) for text, completion in zip(texts, group, strict=True)],
-                [len(completion.token_ids) for completion in group],
-                [completion.finished for completion in group],
-            )
+    completions = [completion for group in groups for completion in group]
+    texts = [str(tokenizer.decode(completion.token_ids, skip_special_tokens=True)) for completion in completions]
+    rewards = benchmark.score([problem for problem in problems for _ in range(sampling.n)], texts, completions)
+    answers = benchmark.answers(texts, completions)
+    shares = [slice(start, start + sampling.n) for start in range(0, len(texts), sampling.n)]
+    return [
+        Attempts(
+            problem.id,
+            problem.prompt,
+            problem.answer,
+            texts[share],
+            answers and answers[share],
+            rewards[share],
+            [len(completion.token_ids) for completion in completions[share]],
+            [completion.finished for completion in completions[share]],
         )
-    return attempts
+        for problem, share in zip(problems, shares, strict=True)
+    ]

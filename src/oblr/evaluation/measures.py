@@ -1,6 +1,7 @@
 """The figures of a benchmark, and how those of two runs differ."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,9 @@ def per_problem(attempts: Sequence[Attempts], ks: Sequence[int]) -> dict[str, np
     try both are ``avg``), else ``reward``; ``length`` in tokens; ``truncated``, the share that the token limit cut.
     """
     n = len(attempts[0].rewards)
-    values = {"reward" if attempts[0].answers is None else f"avg@{n}": [np.mean(a.rewards) for a in attempts]}
-    if attempts[0].answers is not None:
+    verdicts, values = attempts[0].answers is not None, dict[str, list[Any]]()
+    values[f"avg@{n}" if verdicts else "reward"] = [np.mean(a.rewards) for a in attempts]
+    if verdicts:
         several = [k for k in ks if k > 1]
         values |= {f"pass@{k}": [pass_at(k, n, sum(r >= 1 for r in a.rewards)) for a in attempts] for k in several}
         values |= {f"maj@{k}": [majority_at(k, a.answers or [], a.rewards) for a in attempts] for k in several}

@@ -130,7 +130,8 @@ def compare(first: Path, second: Path) -> str:
 
 def finished(folder: Path) -> dict[str, dict[str, Any]]:
     """Summaries of the finished benchmarks in a folder, by name."""
-    found = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in sorted(folder.glob("*.jsonl"))}
+    summaries = (path.with_suffix(".json") for path in sorted(folder.glob("*.jsonl")))
+    found = {path.stem: json.loads(path.read_text()) for path in summaries if path.exists()}
     return {name: summary for name, summary in found.items() if "figures" in summary}
 
 

@@ -34,6 +34,11 @@ class ExactReward:
         answer = self.format.extract(text, completion)
         return float(answer is not None and _plain(answer) == _plain(problem.answer))
 
+    def answer(self, text: str, completion: Completion) -> str | None:
+        """What majority votes count; None where the response gives no answer."""
+        answer = self.format.extract(text, completion)
+        return None if answer is None else _plain(answer)
+
 
 def _plain(answer: str) -> str:
     return answer.strip().removesuffix(".").replace(",", "")

@@ -24,3 +24,7 @@ class ReasoningGymReward:
         answer = self.format.extract(text, completion)
         score = scorer(problem.metadata["metadata"]["source_dataset"])
         return float(answer is not None and score(answer, problem.metadata) >= 1.0)
+
+    def answer(self, text: str, completion: Completion) -> str | None:
+        """What majority votes count; None where the response gives no answer."""
+        return self.format.extract(text, completion)
