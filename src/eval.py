@@ -1,6 +1,7 @@
 """Evaluate a model: ``python src/eval.py model=models/pocket benchmarks=[chain_sum]``; see ``conf/eval.yaml``."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from oblr.model import load_config, load_tokenizer, stored_weights, weights_dige
 from oblr.provenance import revision, versions, write_record
 from oblr.rollout.engine import Engine, choose
 from oblr.terminal import quiet_terminal
-from oblr.types import Problem, Sampling
+from oblr.types import Completion, Problem, Sampling
 
 
 @dataclass
@@ -47,6 +48,7 @@ def main(cfg: DictConfig) -> None:
         longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context) for task in tasks
     )
     engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
+    weights = stored_weights(cfg.model, "model")
     check_folder(folder, joining=any(folder.glob("*.jsonl")))
 
     if any(not task.record.complete for task in tasks):
@@ -56,7 +58,7 @@ def main(cfg: DictConfig) -> None:
                 task.record.begin()
             write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
             try:
-                sample(tasks, engine, tokenizer, cfg)
+                sample(tasks, engine, weights, tokenizer, cfg)
             except KeyboardInterrupt:
                 rich.print(f"stopped; go on with paths.output_dir={folder}")
                 sys.exit(130)
@@ -75,6 +77,8 @@ def check_settings(cfg: DictConfig) -> None:
         raise SettingError("dtype", f"{cfg.dtype!r} is not supported", "use float32 or bfloat16")
     if not isinstance(cfg.chunk, int) or cfg.chunk < 1:
         raise SettingError("chunk", f"{cfg.chunk} is not a count", "use at least 1")
+    if not OmegaConf.is_list(cfg.k):
+        raise SettingError("k", f"{cfg.k} is no list", "write k=[1,4]")
     check_tries(cfg.samples, cfg.k, cfg.limit)
     if not isinstance(cfg.temperature, int | float) or cfg.temperature < 0:
         raise SettingError("temperature", f"{cfg.temperature} cannot be sampled at", "use 0 or a positive number")
@@ -109,6 +113,9 @@ def prepare(cfg: DictConfig, config: PretrainedConfig, tokenizer: PreTrainedToke
     tasks = []
     for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
         problems = benchmark.first(cfg.limit)
+        benchmark.score(
+            problems[:1], [problems[0].answer], [Completion([], [], finished=True)]
+        )  # meet a broken one now
         settings = common | {
             "max_new_tokens": benchmark.max_new_tokens,
             "problems": len(problems),
@@ -120,11 +127,17 @@ def prepare(cfg: DictConfig, config: PretrainedConfig, tokenizer: PreTrainedToke
     return tasks
 
 
-def sample(tasks: list[Task], engine: Engine, tokenizer: PreTrainedTokenizerBase, cfg: DictConfig) -> None:
-    """Do what is left of each benchmark, with the weights that the model's files have."""
+def sample(
+    tasks: list[Task],
+    engine: Engine,
+    weights: Iterable[tuple[str, torch.Tensor]],
+    tokenizer: PreTrainedTokenizerBase,
+    cfg: DictConfig,
+) -> None:
+    """Do what is left of each benchmark with these weights."""
     try:
         engine.start()
-        engine.sync(stored_weights(cfg.model, "model"), 0)
+        engine.sync(weights, 0)
         for task in tasks:
             for start in range(len(task.record.attempts), len(task.problems), cfg.chunk):
                 chunk = task.problems[start : start + cfg.chunk]

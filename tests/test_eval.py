@@ -141,6 +141,8 @@ ROW = '{"id": "a", "problem": "1 + 1", "answer": "2"}\n'
         (["samples=0"], "samples: 0"),
         (["samples=4", "k=[1,5]"], r"k: \[1, 5\] .*samples=4"),
         (["k=[0]"], r"k: \[0\]"),
+        (["k=4"], "k: 4 is no list"),
+        (["benchmarks.chain_sum.reward.format.marker=null"], "reward: .*chain_sum/0"),
         (["limit=0"], "limit: 0"),
         (["chunk=0"], "chunk: 0"),
         (["temperature=-1"], "temperature: -1"),

@@ -95,10 +95,14 @@ def stored_weights(path: str, setting: str = "policy.path") -> Iterator[tuple[st
         lm = AutoModelForCausalLM.from_config(load_config(path, setting))
     names = {name for name, _ in lm.named_parameters()}
     stored = _stored(path, names, setting).read_metadata().storage_data
-    for file in sorted({place.relative_path for place in stored.values()}):
-        with safe_open(file, "pt") as weights:
-            for name in names.intersection(weights.keys()):
-                yield name, weights.get_tensor(name)
+    files = sorted({place.relative_path for place in stored.values()})
+    return (weight for file in files for weight in _tensors(file, names))
+
+
+def _tensors(file: str, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+    with safe_open(file, "pt") as weights:
+        for name in set(names).intersection(weights.keys()):
+            yield name, weights.get_tensor(name)
 
 
 def _stored(path: str, names: Collection[str], setting: str) -> HuggingFaceStorageReader:
