@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import torch
 from lightning import LightningModule, Trainer
@@ -65,9 +66,10 @@ class BenchmarkEvaluation(Evaluation):
 
 
 def together(attempts: list[Attempts], trainer: Trainer) -> list[Attempts]:
-    """Those of all ranks."""
+    """Those of all ranks, in the order of the problems."""
     if trainer.world_size == 1:
         return attempts
     shares: list[list[Attempts]] = [[] for _ in range(trainer.world_size)]
     torch.distributed.all_gather_object(shares, attempts)
-    return [one for share in shares for one in share]
+    ordered = [one for turn in zip_longest(*shares) for one in turn]
+    return ordered[: sum(map(len, shares))]  # the last turn may not reach every rank
