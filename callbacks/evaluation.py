@@ -13,18 +13,15 @@ from oblr.policy import PolicyModule
 from oblr.types import RolloutBatch, Sampling
 
 
-class HeldOutEvaluation(Observer):
-    """Greedy and sampled accuracy with 95 % intervals, before the first step, every so many, and after the last.
+class Evaluation(Observer):
+    """Evaluates before the first step, every so many, and after the last; override :meth:`evaluate`."""
 
-    Args:
-        every: steps between evaluations.
-        samples: responses per problem of the sampled accuracy, at the training temperature.
-        seed: of the sampling, the same at every evaluation.
-    """
+    def __init__(self, every: int):
+        self.every = every
 
-    def __init__(self, every: int, samples: int = 4, seed: int = 0):
-        self.every, self.samples, self.seed = every, samples, seed
-        self.best = 0.0
+    def evaluate(self, trainer: Trainer) -> None:
+        """All ranks call it together; the engine gets the policy's weights where it has not got them."""
+        raise NotImplementedError
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
         if trainer.current_epoch % self.every == 0:
@@ -34,6 +31,21 @@ class HeldOutEvaluation(Observer):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.should_stop:  # who stops a run before its end waits for it
             self.evaluate(trainer)
+
+
+class HeldOutEvaluation(Evaluation):
+    """Greedy and sampled accuracy with 95 % intervals.
+
+    Args:
+        every: steps between evaluations.
+        samples: responses per problem of the sampled accuracy, at the training temperature.
+        seed: of the sampling, the same at every evaluation.
+    """
+
+    def __init__(self, every: int, samples: int = 4, seed: int = 0):
+        super().__init__(every)
+        self.samples, self.seed = samples, seed
+        self.best = 0.0
 
     def evaluate(self, trainer: Trainer) -> None:
         sampled = replace(rollout_data(trainer).sampling, n=self.samples)

@@ -13,7 +13,7 @@ import hydra
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, InstantiationException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -116,6 +116,10 @@ def _one_line(error: BaseException) -> str | None:
         if isinstance(cause, OSError) and cause.errno in REMEDIES:
             name = os.fsdecode(cause.filename or "a file of the run")
             return f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group = Path(error.missing_cfg_file).parent
+        options = sorted({path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} - {"base"})
+        return f"{group}: there is no {error.missing_cfg_file} (use some of {', '.join(options)})"
     if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing configuration is both
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):

@@ -31,10 +31,11 @@ ALLOWED = {
     "plan": BASE | {"model", "reference", "gradnorm", "policy", "rollout"},
     "policy": BASE | {"checkpoint", "randomness", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"model", "rewards", "terminal"},
+    "evaluation": BASE | {"metrics", "provenance", "rewards"},
     "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
-    "callbacks": BASE | LEAVES | {"checkpoint", "policy", "rollout"},
+    "callbacks": BASE | LEAVES | {"checkpoint", "policy", "rollout", "evaluation"},
 }
-SCRIPTS = {"train.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}
+SCRIPTS = {"train.py", "eval.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}
 #: package → the only places that may import it
 ONLY_IN = {
     "vllm": {"rollout/vllm.py", "rollout/transfer.py", "rollout/senders.py"},

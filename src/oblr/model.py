@@ -1,14 +1,16 @@
 """Load, score with, shard and export a Hugging Face causal LM."""
 
 import functools
+import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import cast
 
 import torch
 import torch.distributed.checkpoint as dcp
 from huggingface_hub import snapshot_download
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.device_mesh import DeviceMesh
@@ -30,33 +32,31 @@ from oblr.packing import PackedBatch
 from oblr.types import TokenScores
 
 
-def load_config(path: str) -> PretrainedConfig:
+def load_config(path: str, setting: str = "policy.path") -> PretrainedConfig:
     """Raises SettingError where ``path`` is neither a model folder nor a model id that the hub gives out."""
     try:
         return AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
         if Path(path).exists():
             raise SettingError(
-                "policy.path", f"{path} is not a model", "give a Hugging Face model folder with a config.json"
+                setting, f"{path} is not a model", "give a Hugging Face model folder with a config.json"
             ) from error
         raise SettingError(
-            "policy.path",
+            setting,
             f"no folder {path}, and the hub does not give out a model of that name",
             "check name and network",
         ) from error
 
 
-def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str, setting: str = "policy.path") -> PreTrainedTokenizerBase:
     """Raises SettingError where there is no tokenizer or it has no end-of-text token."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise SettingError(
-            "policy.path", f"{path} has no tokenizer", "add the tokenizer's files to the folder"
-        ) from error
+        raise SettingError(setting, f"{path} has no tokenizer", "add the tokenizer's files to the folder") from error
     if tokenizer.eos_token_id is None:
         raise SettingError(
-            "policy.path",
+            setting,
             f"the tokenizer of {path} has no end-of-text token",
             "set its eos_token: responses end with it",
         )
@@ -70,6 +70,52 @@ _LAYERS = {"attn_implementation": "sdpa", "attention_dropout": 0.0}
 def load_model(path: str, dtype: str) -> PreTrainedModel:
     """The causal LM at ``path`` in ``dtype`` ("float32" or "bfloat16"), in training mode."""
     return AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), **_LAYERS).train()
+
+
+def weights_digest(path: str, config: PretrainedConfig) -> str:
+    """Tells models apart: a Hub model's commit, or a hash of the safetensors files in a folder."""
+    if not Path(path).is_dir():
+        return str(getattr(config, "_commit_hash", None))
+    digest = hashlib.sha256()
+    for file in sorted(Path(path).glob("*.safetensors")):
+        with file.open("rb") as weights:
+            digest.update(hashlib.file_digest(weights, "sha256").digest())
+    return digest.hexdigest()
+
+
+def stored_weights(path: str, setting: str = "policy.path") -> Iterator[tuple[str, Tensor]]:
+    """The weights of the model at ``path`` as its safetensors files have them, under the names of its parameters.
+
+    One at a time: nobody ever holds more than the largest.
+
+    Raises:
+        SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
+    """
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(load_config(path, setting))
+    names = {name for name, _ in lm.named_parameters()}
+    stored = _stored(path, names, setting).read_metadata().storage_data
+    files = sorted({place.relative_path for place in stored.values()})
+    return (weight for file in files for weight in _tensors(file, names))
+
+
+def _tensors(file: str, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+    with safe_open(file, "pt") as weights:
+        for name in set(names).intersection(weights.keys()):
+            yield name, weights.get_tensor(name)
+
+
+def _stored(path: str, names: Collection[str], setting: str) -> HuggingFaceStorageReader:
+    """Reads the safetensors files of a model; raises SettingError where they lack one of these weights."""
+    folder = path if Path(path).is_dir() else snapshot_download(path, allow_patterns=["*.safetensors*", "*.json"])
+    reader = HuggingFaceStorageReader(folder)
+    if absent := set(names) - reader.read_metadata().state_dict_metadata.keys():
+        raise SettingError(
+            setting,
+            f"{path} has no {min(absent)} in safetensors files",
+            "write it anew with save_pretrained of transformers",
+        )
+    return reader
 
 
 class TokenScorer(nn.Module):
@@ -182,14 +228,6 @@ def load_sharded(
         if next(module.buffers(recurse=False), None) is not None:  # of rotary embeddings: no file has them
             module.to(mesh.device_type)
             lm._init_weights(module)
-    folder = path if Path(path).is_dir() else snapshot_download(path, allow_patterns=["*.safetensors*", "*.json"])
     parameters = dict(lm.named_parameters())
-    stored = HuggingFaceStorageReader(folder).read_metadata().state_dict_metadata
-    if absent := parameters.keys() - stored.keys():
-        raise SettingError(
-            "policy.path",
-            f"{path} has no {min(absent)} in safetensors files, which sharded loading reads",
-            "write it anew with save_pretrained of transformers, or use trainer=ddp",
-        )
-    dcp.load(parameters, storage_reader=HuggingFaceStorageReader(folder))
+    dcp.load(parameters, storage_reader=_stored(path, parameters, "policy.path"))
     return scorer.train()

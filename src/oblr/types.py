@@ -6,6 +6,7 @@
 A *group* is the G responses to one prompt; a batch lists its sequences group by group.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -24,6 +25,10 @@ class Sampling:
     temperature: float
     max_new_tokens: int
     end_ids: tuple[int, ...]
+
+
+#: What an engine samples by: one seed for a whole call, or one for each prompt, whose try ``j`` has the seed ``+ j``.
+Seeds = int | Sequence[int]
 
 
 @dataclass(frozen=True)

@@ -154,4 +154,4 @@ def raises(problem, text, completion):
 @pytest.mark.parametrize("reward", [raises, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: None])
 def test_a_broken_reward_is_named(reward):
     with pytest.raises(SettingError, match=r"^reward: .*problem p"):
-        try_out(reward, PROBLEM, ENDED)
+        try_out(reward, PROBLEM, [1])

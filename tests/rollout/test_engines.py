@@ -119,6 +119,37 @@ def test_a_thread_scores_rewards_beside_the_running_engine(setting, problems):
     assert engine.generate(prompts, sampling(tokenizer), seed=3) == before
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_seed_for_each_prompt(setting, problems, temperature):
+    """Neither company nor order nor the number of tries matters; what is drawn has the policy's probabilities."""
+    engine, folder = setting
+    tokenizer = load_tokenizer(folder)
+    scorer = TokenScorer(load_model(folder, "float32"), temperature)
+    engine.sync(scorer.weights(), 4)
+    prompts, seeds = [tokenizer.encode(p.prompt) for p in problems], [2**62 + 10 * i for i in range(len(problems))]
+    random_state = torch.get_rng_state()
+    together = engine.generate(prompts, sampling(tokenizer, 4, temperature), seeds)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    ids = [[completion.token_ids for completion in group] for group in together]
+    alone = engine.generate(prompts[3:1:-1], sampling(tokenizer, 2, temperature), seeds[3:1:-1])
+    assert [[completion.token_ids for completion in group] for group in alone] == [ids[3][:2], ids[2][:2]]
+    shifted = engine.generate(prompts[:1], sampling(tokenizer, 1, temperature), [seeds[0] + 1])  # the second try's
+    assert shifted[0][0].token_ids == ids[0][1]
+    assert (
+        len(
+            {
+                tuple(one)
+                for group in engine.generate(prompts[:1] * 8, sampling(tokenizer, 1), range(8))
+                for one in [group[0].token_ids]
+            }
+        )
+        > 1
+    )
+    packed = pack([Rollout(p, x, c, "", 0.0) for p, x, g in zip(problems, prompts, together, strict=True) for c in g])
+    with torch.no_grad():
+        assert (scorer(packed)[0] - packed.behaviour_logprobs).abs().max().item() < 1e-3
+
+
 def test_a_stale_engine_does_not_generate(setting):
     engine, _ = setting
     version, engine.weight_version = engine.weight_version, None

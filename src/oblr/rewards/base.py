@@ -36,14 +36,14 @@ def score(reward: Reward, problem: Problem, text: str, completion: Completion) -
     return value
 
 
-def try_out(reward: Reward, problem: Problem, completion: Completion) -> None:
-    """Score the problem's own answer.
+def try_out(reward: Reward, problem: Problem, token_ids: list[int]) -> None:
+    """Score the problem's own answer, which has these token ids.
 
     Raises:
         SettingError: that does not work.
     """
     try:
-        score(reward, problem, problem.answer, completion)
+        score(reward, problem, problem.answer, Completion(token_ids, [0.0] * len(token_ids), finished=True))
     except RewardError as error:
         raise SettingError("reward", f"{error}, on problem {problem.id}", "mend the reward") from error
 

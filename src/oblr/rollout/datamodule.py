@@ -15,9 +15,9 @@ from oblr.prompts import encode
 from oblr.rewards.base import Reward, try_out
 from oblr.rewards.pool import RewardPool
 from oblr.rollout.deadline import deadline, end_process_after
-from oblr.rollout.engine import Engine
+from oblr.rollout.engine import Engine, choose
 from oblr.timing import Stopwatch
-from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
+from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling, Seeds
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -76,8 +76,6 @@ class RolloutDataModule(L.LightningDataModule):
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
     ):
         super().__init__()
-        if engine not in engines:
-            raise SettingError("rollout.engine", f"{engine!r} is unknown", f"use one of {sorted(engines)}")
         for setting, value in (("prompts_per_step", prompts_per_step), ("group_size", group_size)):
             if value < 1:
                 raise SettingError(f"rollout.{setting}", f"{value} is not a count", "use at least 1")
@@ -88,7 +86,7 @@ class RolloutDataModule(L.LightningDataModule):
         if restarts < 0:
             raise SettingError("rollout.restarts", f"{restarts} is not a count", "use 0 or more")
         self.sync_timeout, self.restarts, self.restarted = sync_timeout, restarts, 0
-        self.engine = engines[engine]()
+        self.engine = choose(engine, engines)
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
         self.held_out_prompts = {problem.prompt for problem in self.held_out}
@@ -108,8 +106,7 @@ class RolloutDataModule(L.LightningDataModule):
         checked = len(self.train) if len(self.train) <= CHECKED else self.prompts_per_step
         for problem in [*self.held_out, *(self.train[i] for i in range(checked))]:
             self.encode(problem)
-        ids = self.tokenizer.encode(problem.answer)
-        try_out(self.reward, problem, Completion(ids, [0.0] * len(ids), finished=True))
+        try_out(self.reward, problem, self.tokenizer.encode(problem.answer))
 
     def setup(self, stage: str) -> None:
         self.reward_pool.start()
@@ -153,7 +150,7 @@ class RolloutDataModule(L.LightningDataModule):
             EngineDiedError: the engine died more often than it may.
         """
         prompts = [self.encode(problem) for problem in problems]
-        groups = self._generate(prompts, sampling, seed)
+        groups = self.generate(prompts, sampling, seed)
         rows = [
             (problem, prompt, completion, str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
             for problem, prompt, group in zip(problems, prompts, groups, strict=True)
@@ -167,7 +164,7 @@ class RolloutDataModule(L.LightningDataModule):
             )
         return [Rollout(*row, verdict.reward) for row, verdict in zip(rows, verdicts, strict=True)]
 
-    def _generate(self, prompts: list[list[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost."""
         dead = False
         while True:

@@ -1,12 +1,12 @@
 """What every rollout engine offers. Engines know token ids only: no text, no rewards, no policy."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
-from oblr.errors import StaleEngineError
-from oblr.types import Completion, Sampling
+from oblr.errors import SettingError, StaleEngineError
+from oblr.types import Completion, Sampling, Seeds
 
 
 class Engine(Protocol):
@@ -35,8 +35,11 @@ class Engine(Protocol):
             EngineDiedError: it died; the engine is stale.
         """
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         """``sampling.n`` completions of each prompt's token ids, the same ones whenever weights and ``seed`` are.
+
+        With a seed for each prompt the other prompts, their order and ``sampling.n`` do not matter, except that a batch
+        of another shape rounds otherwise, which now and then tips the choice of a token.
 
         Raises:
             StaleEngineError: the engine has had no weights since `start` or `sleep`.
@@ -48,6 +51,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release memory and processes. May be called twice."""
+
+
+def choose(engine: str, engines: Mapping[str, Callable[[], Engine]]) -> Engine:
+    """The engine of that name; the others are not even constructed."""
+    if engine not in engines:
+        raise SettingError("rollout.engine", f"{engine!r} is unknown", f"use one of {sorted(engines)}")
+    return engines[engine]()
 
 
 def check_fresh(engine: Engine) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from oblr.model import load_model
 from oblr.rollout.engine import check_fresh
-from oblr.types import Completion, Sampling
+from oblr.types import Completion, Sampling, Seeds
 
 
 class HFEngine:
@@ -36,40 +36,48 @@ class HFEngine:
             raise RuntimeError(f"the policy sent no weights for {sorted(parameters)}")
         self.weight_version = version
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         check_fresh(self)
         rows = [list(prompt) for prompt in prompts for _ in range(sampling.n)]
+        own = None if isinstance(seed, int) else [first + j for first in seed for j in range(sampling.n)]
         with torch.random.fork_rng():
-            torch.manual_seed(seed)
+            if isinstance(seed, int):
+                torch.manual_seed(seed)
             done = [
                 completion
-                for start in range(0, len(rows), self.batch_size)
-                for completion in self._generate(rows[start : start + self.batch_size], sampling)
+                for batch in (slice(start, start + self.batch_size) for start in range(0, len(rows), self.batch_size))
+                for completion in self._generate(rows[batch], sampling, own and own[batch])
             ]
         return [done[i : i + sampling.n] for i in range(0, len(done), sampling.n)]
 
-    def _generate(self, rows: list[list[int]], sampling: Sampling) -> list[Completion]:
+    def _generate(self, rows: list[list[int]], sampling: Sampling, seeds: list[int] | None) -> list[Completion]:
         width, device = max(len(row) for row in rows), self.model.device
         pad = sampling.end_ids[0]
         input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
         greedy = sampling.temperature == 0
+        drawn = not greedy and seeds is None
+        draw = [_Draw(seeds, sampling.temperature, device)] if seeds and not greedy else []
         settings = GenerationConfig(
-            do_sample=not greedy,
-            temperature=None if greedy else sampling.temperature,
-            top_k=None if greedy else 0,
-            top_p=None if greedy else 1.0,
+            do_sample=drawn,
+            temperature=sampling.temperature if drawn else None,
+            top_k=0 if drawn else None,
+            top_p=1.0 if drawn else None,
             max_new_tokens=sampling.max_new_tokens,
             eos_token_id=list(sampling.end_ids),
             pad_token_id=pad,
             return_dict_in_generate=True,
-            output_scores=True,
+            output_logits=True,
         )
-        out = self.model.generate(input_ids, attention_mask=mask, generation_config=settings)
+        out = self.model.generate(
+            input_ids, attention_mask=mask, generation_config=settings, logits_processor=LogitsProcessorList(draw)
+        )
         tokens = out.sequences[:, width:]
-        # Scores are the logits after the temperature: what was sampled from.
-        picked = zip(out.scores, tokens.T, strict=True)  # a step at a time: one copy of the logits is enough
-        logprobs = torch.stack([s.float().log_softmax(-1).gather(-1, t[:, None])[:, 0] for s, t in picked], dim=1)
+        temperature = 1.0 if greedy else sampling.temperature  # of what was sampled from
+        picked = zip(out.logits, tokens.T, strict=True)  # a step at a time: one copy of the logits is enough
+        logprobs = torch.stack(
+            [(s.float() / temperature).log_softmax(-1).gather(-1, t[:, None])[:, 0] for s, t in picked], dim=1
+        )
         return [_cut(ids, lps, sampling.end_ids) for ids, lps in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
 
     def sleep(self) -> None:
@@ -77,6 +85,20 @@ class HFEngine:
 
     def close(self) -> None:
         self.model = None  # type: ignore[assignment]
+
+
+class _Draw(LogitsProcessor):
+    """Makes the largest score a sample of the softmax, by Gumbel noise from a generator of each row's own."""
+
+    def __init__(self, seeds: Sequence[int], temperature: float, device: torch.device):
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.temperature = temperature
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        noise = torch.stack(
+            [torch.empty_like(row).exponential_(generator=g) for row, g in zip(scores, self.generators, strict=True)]
+        )
+        return scores / self.temperature - noise.log()
 
 
 def _cut(ids: list[int], logprobs: list[float], end_ids: tuple[int, ...]) -> Completion:

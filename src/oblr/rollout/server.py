@@ -20,7 +20,7 @@ from oblr.rollout.client import Client, Refused
 from oblr.rollout.engine import check_fresh
 from oblr.rollout.process import ServerProcess
 from oblr.rollout.senders import HTTPSender, NCCLSender, Sender
-from oblr.types import Completion, Sampling
+from oblr.types import Completion, Sampling, Seeds
 
 GENERATE = "/inference/v1/generate"
 #: vLLM queues what does not fit into a batch; more connections than this would only wait there.
@@ -199,12 +199,15 @@ class ServerEngine:
             raise EngineDiedError(f"{self.server.url} keeps a cache of its old weights: it is serving somebody else")
         self._check_version(self.server.get("/weight_info")["weight_version"], version)
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         check_fresh(self)
-        seeds = random.Random(seed)
+        if isinstance(seed, int):
+            draw = random.Random(seed)
+            seed = [draw.randrange(2**62) for _ in prompts]
         with ThreadPoolExecutor(CONNECTIONS) as connections:
             replies = [
-                connections.submit(self._complete, list(prompt), sampling, seeds.randrange(2**62)) for prompt in prompts
+                connections.submit(self._complete, list(prompt), sampling, one)
+                for prompt, one in zip(prompts, seed, strict=True)
             ]
             return [reply.result() for reply in replies]
 

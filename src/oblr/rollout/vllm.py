@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from oblr.errors import SettingError
 from oblr.rollout.engine import check_fresh
-from oblr.types import Completion, Sampling
+from oblr.types import Completion, Sampling, Seeds
 
 
 class VLLMEngine:
@@ -111,17 +111,18 @@ class VLLMEngine:
         self._llm.reset_prefix_cache()
         self.weight_version = version
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         check_fresh(self)
         if self.group is None:
             return self._generate(prompts, sampling, seed)
         shares: list[Any] = [None] * self.tensor_parallel_size
         dist.all_gather_object(shares, (prompts, seed), group=self.group)
-        groups = self._generate([prompt for share, _ in shares for prompt in share], sampling, shares[0][1])
+        seeds = shares[0][1] if isinstance(seed, int) else [one for _, share in shares for one in share]
+        groups = self._generate([prompt for share, _ in shares for prompt in share], sampling, seeds)
         first = sum(len(share) for share, _ in shares[: dist.get_rank(self.group)])
         return groups[first : first + len(prompts)]
 
-    def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
+    def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         from vllm import SamplingParams
 
         params = SamplingParams(
@@ -132,11 +133,16 @@ class VLLMEngine:
             logprobs=0,
             detokenize=False,
         )
-        # One generator for the whole call: seeds per request would make the sampler loop over its rows.
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-            outputs = self._llm.generate(requests, params, use_tqdm=False)
+            if isinstance(seed, int):
+                # One generator for the whole call: seeds per request make the sampler loop over its rows.
+                torch.manual_seed(seed)
+                outputs = self._llm.generate(requests, params, use_tqdm=False)
+            else:
+                self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
+                seeded = [_seeded(params, one) for one in seed]
+                outputs = self._llm.generate(requests, seeded, use_tqdm=False)
         return [[_completion(sample) for sample in output.outputs] for output in outputs]
 
     def sleep(self) -> None:
@@ -152,6 +158,12 @@ class VLLMEngine:
         else:
             self._llm.llm_engine.engine_core.shutdown()
             self._llm = None
+
+
+def _seeded(params: Any, seed: int) -> Any:
+    params = params.clone()
+    params.seed = seed  # try j of the request has seed + j
+    return params
 
 
 def _completion(sample: Any) -> Completion:

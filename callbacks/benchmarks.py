@@ -1,0 +1,80 @@
+"""The benchmarks of ``src/eval.py`` during training, with the run's own engine."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+import torch
+from lightning import LightningModule, Trainer
+
+from callbacks.evaluation import Evaluation
+from callbacks.observer import rollout_data
+from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, longest
+from oblr.evaluation.measures import measure
+
+
+class BenchmarkEvaluation(Evaluation):
+    """Logs each benchmark's figures and the ends of their 95 % intervals: ``eval/<benchmark>/avg@4``, ``…_low``, ….
+
+    The ranks share the problems. A problem's responses are those of ``src/eval.py`` with the same seed, so that the
+    exported policy has the figures of the last evaluation, but for rounding.
+
+    Args:
+        benchmarks: by name.
+        every: steps between evaluations.
+        samples: responses to each problem, at the training temperature.
+        k: of pass@k and maj@k.
+        limit: the first so many problems of each; None: all.
+        seed: of the sampling.
+    """
+
+    def __init__(
+        self,
+        benchmarks: Mapping[str, Benchmark],
+        every: int,
+        samples: int,
+        k: Sequence[int],
+        limit: int | None = None,
+        seed: int = 0,
+    ):
+        super().__init__(every)
+        check_tries(samples, k, limit)
+        self.benchmarks, self.samples, self.k, self.seed = dict(benchmarks), samples, list(k), seed
+        self.problems = {name: benchmark.first(limit) for name, benchmark in self.benchmarks.items()}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        data = rollout_data(trainer)
+        for name, benchmark in self.benchmarks.items():
+            longest(name, self.problems[name], data.tokenizer, benchmark.max_new_tokens, data.max_model_len)
+            benchmark.pool.start()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for benchmark in self.benchmarks.values():
+            benchmark.pool.close()
+
+    def evaluate(self, trainer: Trainer) -> None:
+        data = rollout_data(trainer)
+        figures: dict[str, float] = {}
+        for name, benchmark in self.benchmarks.items():
+            sampling = replace(data.sampling, n=self.samples, max_new_tokens=benchmark.max_new_tokens)
+            share = self.problems[name][trainer.global_rank :: trainer.world_size]
+            attempts = attempt(benchmark, share, data.generate, data.tokenizer, sampling, self.seed)
+            for figure, interval in measure(together(attempts, trainer), self.k).items():
+                figures |= {
+                    f"eval/{name}/{figure}": interval.mean,
+                    f"eval/{name}/{figure}_low": interval.low,
+                    f"eval/{name}/{figure}_high": interval.high,
+                }
+        data.engine.sleep()
+        if trainer.logger is not None:
+            trainer.logger.log_metrics(figures, step=trainer.current_epoch)
+
+
+def together(attempts: list[Attempts], trainer: Trainer) -> list[Attempts]:
+    """Those of all ranks, in the order of the problems."""
+    if trainer.world_size == 1:
+        return attempts
+    shares: list[list[Attempts]] = [[] for _ in range(trainer.world_size)]
+    torch.distributed.all_gather_object(shares, attempts)
+    ordered = [one for turn in zip_longest(*shares) for one in turn]
+    return ordered[: sum(map(len, shares))]  # the last turn may not reach every rank

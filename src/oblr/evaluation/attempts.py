@@ -1,0 +1,161 @@
+"""What a policy answers to the problems of a benchmark."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from oblr.errors import SettingError
+from oblr.prompts import encode
+from oblr.rewards.base import Reward
+from oblr.rewards.pool import RewardPool
+from oblr.types import Completion, Problem, Sampling
+
+#: Completions of prompts: what `oblr.rollout.engine.Engine.generate` does.
+Generate = Callable[[Sequence[Sequence[int]], Sampling, Sequence[int]], list[list[Completion]]]
+
+
+class Source(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Problem: ...
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Problems, how responses to them are scored, and how long those may be, in tokens.
+
+    A reward that has a method ``answer(text, completion)`` scores verdicts: right or wrong. Any other gives a number.
+    """
+
+    problems: Source
+    reward: Reward
+    max_new_tokens: int
+
+    @cached_property
+    def pool(self) -> RewardPool:
+        """The processes that score; they start with the first response."""
+        return RewardPool(self.reward)
+
+    def first(self, limit: int | None) -> list[Problem]:
+        """The first ``limit`` problems, or all.
+
+        Raises:
+            SettingError: two have the same id.
+        """
+        size = len(self.problems) if limit is None else min(limit, len(self.problems))
+        problems, seen = [self.problems[i] for i in range(size)], set()
+        for problem in problems:
+            if problem.id in seen:
+                raise SettingError("benchmarks", f"two problems have the id {problem.id}", "give each its own")
+            seen.add(problem.id)
+        return problems
+
+    def score(
+        self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
+    ) -> list[float]:
+        """Rewards of responses, in order."""
+        return [verdict.reward for verdict in self.pool.score(problems, texts, completions)]
+
+    def answers(self, texts: Sequence[str], completions: Sequence[Completion]) -> list[str | None] | None:
+        """What majority votes count; None where the reward has no verdicts."""
+        answer = getattr(self.reward, "answer", None)
+        return answer and [answer(text, completion) for text, completion in zip(texts, completions, strict=True)]
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What was tried at one problem; the lists have one entry a response, ``lengths`` in tokens.
+
+    ``answers`` are what majority votes count, None for a response without one; None where the reward has no verdicts.
+    ``finished`` is False where the token limit cut the response.
+    """
+
+    id: str
+    prompt: str
+    answer: str
+    responses: list[str]
+    answers: list[str | None] | None
+    rewards: list[float]
+    lengths: list[int]
+    finished: list[bool]
+
+    @property
+    def pass_rate(self) -> float:
+        """Share of right responses."""
+        return sum(reward >= 1 for reward in self.rewards) / len(self.rewards)
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self) | {"pass_rate": self.pass_rate}
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> "Attempts":
+        return cls(**{name: value for name, value in row.items() if name != "pass_rate"})
+
+
+def check_tries(samples: int, ks: Sequence[int], limit: int | None) -> None:
+    """Raises SettingError where so many tries at so many problems cannot give pass@k of all ``ks``."""
+    for name, count in (("samples", samples), ("limit", limit)):
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise SettingError(name, f"{count} is not a count", "use at least 1")
+    if not all(isinstance(k, int) and 1 <= k <= samples for k in ks):
+        raise SettingError("k", f"{list(ks)} are not numbers from 1 to samples={samples}", "use such, or more samples")
+
+
+def longest(
+    benchmark: str,
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    max_new_tokens: int,
+    context: int | None,
+) -> int:
+    """Tokens of the longest prompt plus response; raises SettingError where they exceed the model's context."""
+    lengths = [len(encode(tokenizer, problem.prompt)) + max_new_tokens for problem in problems]
+    most = max(lengths)
+    if context is not None and most > context:
+        problem = problems[lengths.index(most)]
+        raise SettingError(
+            f"benchmarks.{benchmark}.max_new_tokens",
+            f"{max_new_tokens} with the {most - max_new_tokens} tokens of problem {problem.id} exceed a context of "
+            f"{context}",
+            "lower it, or leave the benchmark out",
+        )
+    return most
+
+
+def problem_seed(seed: int, problem: str) -> int:
+    """Of the first try at the problem with this id; the next ones add 1 each. It depends on nothing else."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{problem}".encode()).digest()[:7])
+
+
+def attempt(
+    benchmark: Benchmark,
+    problems: Sequence[Problem],
+    generate: Generate,
+    tokenizer: PreTrainedTokenizerBase,
+    sampling: Sampling,
+    seed: int,
+) -> list[Attempts]:
+    """Sample and score ``sampling.n`` responses to each of these problems of the benchmark."""
+    prompts = [encode(tokenizer, problem.prompt) for problem in problems]
+    groups = generate(prompts, sampling, [problem_seed(seed, problem.id) for problem in problems])
+    completions = [completion for group in groups for completion in group]
+    texts = [str(tokenizer.decode(completion.token_ids, skip_special_tokens=True)) for completion in completions]
+    rewards = benchmark.score([problem for problem in problems for _ in range(sampling.n)], texts, completions)
+    answers = benchmark.answers(texts, completions)
+    shares = [slice(start, start + sampling.n) for start in range(0, len(texts), sampling.n)]
+    return [
+        Attempts(
+            problem.id,
+            problem.prompt,
+            problem.answer,
+            texts[share],
+            answers and answers[share],
+            rewards[share],
+            [len(completion.token_ids) for completion in completions[share]],
+            [completion.finished for completion in completions[share]],
+        )
+        for problem, share in zip(problems, shares, strict=True)
+    ]

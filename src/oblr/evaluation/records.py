@@ -1,0 +1,154 @@
+"""The folder of an evaluation: of a benchmark ``<name>.json``, settings and figures, and ``<name>.jsonl``, responses.
+
+A benchmark is sampled in chunks of problems. What a chunk has been written of when the process is killed is sampled
+again, and nothing else.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from oblr.errors import SettingError
+from oblr.evaluation.attempts import Attempts
+from oblr.evaluation.measures import comparison_table, differences, measure, table
+from oblr.metrics.aggregate import Interval
+from oblr.provenance import write_whole
+from oblr.types import Problem
+
+
+class Record:
+    """What has been sampled of one benchmark, and with which settings.
+
+    Args:
+        folder, name: where it stands.
+        settings: everything that a number depends on; JSON.
+
+    Raises:
+        SettingError: the folder has the benchmark with other settings.
+    """
+
+    def __init__(self, folder: Path, name: str, settings: dict[str, Any]):
+        self.summary, self.rows = folder / f"{name}.json", folder / f"{name}.jsonl"
+        self.settings, self.attempts = settings, []
+        if not self.summary.exists():
+            return
+        found = json.loads(self.summary.read_text())["settings"]
+        for key in {**settings, **found}:
+            if (theirs := found.get(key)) != (ours := settings.get(key)):
+                raise SettingError(
+                    "paths.output_dir",
+                    f"{self.summary} has {key} {_short(theirs)}, and this evaluation {_short(ours)}",
+                    "give another folder, or the settings of that one",
+                )
+        self.attempts = self._whole_chunks()
+
+    def _whole_chunks(self) -> list[Attempts]:
+        if not self.rows.exists():
+            return []
+        lines = self.rows.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last line end is torn
+        if len(lines) < self.settings["problems"]:
+            lines = lines[: len(lines) // self.settings["chunk"] * self.settings["chunk"]]
+        return [Attempts.from_row(json.loads(line)) for line in lines]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.attempts) == self.settings["problems"]
+
+    def begin(self) -> None:
+        """Write the settings, and drop what is left of a chunk that was not whole."""
+        if not self.summary.exists():
+            write_whole(self.summary, json.dumps({"settings": self.settings}, indent=2, ensure_ascii=False) + "\n")
+        write_whole(self.rows, "".join(map(_line, self.attempts)))
+
+    def add(self, attempts: Sequence[Attempts]) -> None:
+        with self.rows.open("a", encoding="utf-8") as file:
+            file.write("".join(map(_line, attempts)))
+            file.flush()
+            os.fsync(file.fileno())
+        self.attempts += attempts
+
+    def finish(self, ks: Sequence[int]) -> None:
+        """Write the figures, settings and an example of the whole prompt beside them."""
+        figures = {name: interval._asdict() for name, interval in measure(self.attempts, ks).items()}
+        example = self.attempts[0].row()
+        summary = {"figures": figures, "k": list(ks), "settings": self.settings, "example": example}
+        write_whole(self.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+
+def _line(attempts: Attempts) -> str:
+    return json.dumps(attempts.row(), ensure_ascii=False) + "\n"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def digest(problems: Sequence[Problem]) -> str:
+    """Tells whether two lists of problems are the same, reference answers included."""
+    rows = [[problem.id, problem.prompt, problem.answer] for problem in problems]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def write_table(folder: Path) -> str:
+    """``table.md`` of every finished benchmark in the folder."""
+    done = finished(folder)
+    figures = {name: {key: Interval(**ends) for key, ends in s["figures"].items()} for name, s in done.items()}
+    text = table(figures, {name: summary["settings"]["problems"] for name, summary in done.items()})
+    write_whole(folder / "table.md", text)
+    return text
+
+
+def compare(first: Path, second: Path) -> str:
+    """Table of how the second evaluation differs from the first, problem by problem, and where their settings do.
+
+    Raises:
+        SettingError: they have no finished benchmark in common, or one with different problems of the same id.
+    """
+    for folder in (first, second):
+        if not folder.is_dir():
+            raise SettingError("compare", f"there is no folder {folder}", "give two that eval.py has written")
+    ours, theirs = finished(first), finished(second)
+    if not ours.keys() & theirs.keys():
+        raise SettingError(
+            "compare", f"{first} and {second} have no finished benchmark in common", "evaluate both on the same ones"
+        )
+    rows, sizes, notes = {}, {}, []
+    for name in (name for name in ours if name in theirs):
+        settings, others = ours[name]["settings"], theirs[name]["settings"]
+        pairs = _same_problems(name, *(_attempts(folder / f"{name}.jsonl") for folder in (first, second)))
+        ks = sorted({*ours[name]["k"]} & {*theirs[name]["k"]})
+        rows[name], sizes[name] = differences([a for a, _ in pairs], [b for _, b in pairs], ks), len(pairs)
+        for key in settings:
+            if settings[key] != others.get(key):
+                notes.append(f"- {name}: {key} is {_short(settings[key])} and {_short(others.get(key))}\n")
+    return comparison_table(rows, sizes) + ("\n" if notes else "") + "".join(notes)
+
+
+def finished(folder: Path) -> dict[str, dict[str, Any]]:
+    """Summaries of the finished benchmarks in a folder, by name."""
+    summaries = (path.with_suffix(".json") for path in sorted(folder.glob("*.jsonl")))
+    found = {path.stem: json.loads(path.read_text()) for path in summaries if path.exists()}
+    return {name: summary for name, summary in found.items() if "figures" in summary}
+
+
+def _attempts(path: Path) -> dict[str, Attempts]:
+    rows = map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1])
+    return {row["id"]: Attempts.from_row(row) for row in rows}
+
+
+def _same_problems(
+    name: str, first: dict[str, Attempts], second: dict[str, Attempts]
+) -> list[tuple[Attempts, Attempts]]:
+    pairs = [(first[id], second[id]) for id in first if id in second]
+    if not pairs:
+        raise SettingError("compare", f"the two have no problem of {name} in common", "evaluate both on the same ones")
+    for ours, theirs in pairs:
+        if ours.answer != theirs.answer:
+            raise SettingError(
+                "compare", f"problem {ours.id} of {name} has two answers", "evaluate both on the same problems"
+            )
+    return pairs

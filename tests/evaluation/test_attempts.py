@@ -1,0 +1,82 @@
+import random
+
+import pytest
+from conftest import POCKET
+
+from oblr.data.procedural import ReasoningGymProblems
+from oblr.errors import SettingError
+from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
+from oblr.model import load_tokenizer
+from oblr.rewards.answer import AnswerFormat, ExactReward
+from oblr.types import Completion, Problem, Sampling
+
+TOKENIZER = load_tokenizer(str(POCKET))
+BENCHMARK = Benchmark(ReasoningGymProblems("chain_sum", 9, 1), ExactReward(AnswerFormat()), 64)
+SAMPLING = Sampling(3, 1.0, 64, (TOKENIZER.eos_token_id,))
+
+
+def generate(prompts, sampling, seeds):
+    """Stands for an engine: its responses depend on prompt and seed as an engine's do (see test_engines.py)."""
+    groups = []
+    for prompt, seed in zip(prompts, seeds, strict=True):
+        drawn = [random.Random(seed + j) for j in range(sampling.n)]
+        texts = [f"{TOKENIZER.decode(prompt)[-3:]} Answer: {draw.randrange(4)}" for draw in drawn]
+        groups.append(
+            [
+                Completion(TOKENIZER.encode(text), [], draw.random() < 0.8)
+                for text, draw in zip(texts, drawn, strict=True)
+            ]
+        )
+    return groups
+
+
+def test_neither_order_nor_chunks_nor_the_number_of_tries_matter():
+    problems = BENCHMARK.first(None)
+    whole = attempt(BENCHMARK, problems, generate, TOKENIZER, SAMPLING, seed=1)
+    assert len({tuple(one.responses) for one in whole}) > 5
+    assert whole[:4] == attempt(BENCHMARK, BENCHMARK.first(4), generate, TOKENIZER, SAMPLING, seed=1)
+    assert whole[::-1] == attempt(BENCHMARK, problems[::-1], generate, TOKENIZER, SAMPLING, seed=1)
+    fewer = attempt(BENCHMARK, problems, generate, TOKENIZER, Sampling(2, 1.0, 64, SAMPLING.end_ids), seed=1)
+    assert [one.responses for one in fewer] == [one.responses[:2] for one in whole]
+    assert whole != attempt(BENCHMARK, problems, generate, TOKENIZER, SAMPLING, seed=2)
+
+
+def test_responses_are_scored_in_order():
+    problems = BENCHMARK.first(None)
+    for one, problem in zip(attempt(BENCHMARK, problems, generate, TOKENIZER, SAMPLING, 1), problems, strict=True):
+        assert (one.id, one.prompt, one.answer) == (problem.id, problem.prompt, problem.answer)
+        given = [
+            text.rpartition(" ")[2] if end else None for text, end in zip(one.responses, one.finished, strict=True)
+        ]
+        assert one.answers == given
+        assert one.rewards == [float(answer == problem.answer) for answer in given]
+        assert one.lengths == [len(TOKENIZER.encode(text)) for text in one.responses]
+        assert one.pass_rate == sum(one.rewards) / 3
+
+
+def half(problem, text, completion):
+    return 0.5
+
+
+def test_a_reward_without_answers_has_no_votes():
+    benchmark = Benchmark(BENCHMARK.problems, half, 64)
+    attempts = attempt(benchmark, benchmark.first(2), generate, TOKENIZER, SAMPLING, 1)
+    benchmark.pool.close()
+    assert [(one.answers, one.rewards, one.pass_rate) for one in attempts] == [(None, [0.5] * 3, 0.0)] * 2
+
+
+def test_what_cannot_be_tried():
+    twice = Benchmark([Problem("a", "1", "1"), Problem("a", "2", "2")], BENCHMARK.reward, 64)
+    with pytest.raises(SettingError, match="two problems have the id a"):
+        twice.first(None)
+    assert longest("sums", BENCHMARK.first(None), TOKENIZER, 64, 256) > 64
+    with pytest.raises(SettingError, match=r"^benchmarks.sums.max_new_tokens: .*chain_sum/\d exceed a context of 70"):
+        longest("sums", BENCHMARK.first(None), TOKENIZER, 64, 70)
+    for samples, ks, limit, setting in (
+        (0, [1], None, "samples"),
+        (4, [5], None, "k"),
+        (4, [0], None, "k"),
+        (4, [1], 0, "limit"),
+    ):
+        with pytest.raises(SettingError, match=f"^{setting}: "):
+            check_tries(samples, ks, limit)

@@ -1,0 +1,96 @@
+import json
+
+import pytest
+
+from oblr.errors import SettingError
+from oblr.evaluation.attempts import Attempts
+from oblr.evaluation.records import Record, compare, write_table
+
+SETTINGS = {"model": "m", "temperature": 1.0, "chunk": 2, "problems": 5}
+
+
+def attempts(number, right=1, answer="7"):
+    rewards = [float(j < right) for j in range(4)]
+    answers = [answer if reward else None for reward in rewards]
+    return Attempts(
+        str(number), "2 + 5 =\u2028\n", answer, ["é\n"] * 4, answers, rewards, [3, 4, 5, 64], [True] * 3 + [False]
+    )
+
+
+def written(folder, name="sums", right=1, settings=SETTINGS, answer="7"):
+    """A finished evaluation."""
+    folder.mkdir(exist_ok=True)
+    record = Record(folder, name, settings)
+    record.begin()
+    record.add([attempts(number, right, answer) for number in range(settings["problems"])])
+    record.finish([1, 4])
+    return record
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    record = written(tmp_path)
+    assert record.complete
+    assert Record(tmp_path, "sums", SETTINGS).attempts == record.attempts
+    rows = [json.loads(line) for line in record.rows.read_text().split("\n") if line]
+    assert [row["pass_rate"] for row in rows] == [0.25] * 5
+    summary = json.loads(record.summary.read_text())
+    assert summary["settings"] == SETTINGS
+    assert summary["example"] == rows[0]
+    figures = {name: ends["mean"] for name, ends in summary["figures"].items()}
+    assert figures == {"avg@4": 0.25, "pass@4": 1.0, "maj@4": 1.0, "length": 19.0, "truncated": 0.25}
+
+
+@pytest.mark.parametrize(("written_lines", "torn", "kept"), [(0, "", 0), (2, "", 2), (3, "", 2), (4, '{"id": "4', 4)])
+def test_only_whole_chunks_count_after_a_kill(tmp_path, written_lines, torn, kept):
+    record = written(tmp_path)
+    whole = record.rows.read_text()
+    lines = [line + "\n" for line in whole.split("\n")]
+    record.rows.write_text("".join(lines[:written_lines]) + torn)
+    again = Record(tmp_path, "sums", SETTINGS)
+    assert not again.complete
+    assert [one.id for one in again.attempts] == [str(number) for number in range(kept)]
+    again.begin()
+    again.add([attempts(number) for number in range(kept, 5)])
+    assert again.rows.read_text() == whole
+
+
+def test_other_settings_are_refused_and_nothing_is_touched(tmp_path):
+    record = written(tmp_path)
+    before = record.rows.read_bytes(), record.summary.read_bytes()
+    with pytest.raises(SettingError, match=r"^paths.output_dir: .*sums.json has temperature 1.0, .* 0.6 "):
+        Record(tmp_path, "sums", SETTINGS | {"temperature": 0.6})
+    assert (record.rows.read_bytes(), record.summary.read_bytes()) == before
+
+
+def test_table(tmp_path):
+    written(tmp_path)
+    written(tmp_path, "other", right=4)
+    sure, quarter = "100.0 [57.1, 100.0]", "25.0 [14.3, 57.1]"
+    assert write_table(tmp_path).splitlines() == [
+        "| benchmark | problems | avg@4, % | pass@4, % | maj@4, % | tokens | truncated, % |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        f"| other | 5 | {sure} | {sure} | {sure} | 19 [19, 19] | {quarter} |",
+        f"| sums | 5 | {quarter} | {sure} | {sure} | 19 [19, 19] | {quarter} |",
+    ]
+    assert (tmp_path / "table.md").exists()
+
+
+def test_comparison(tmp_path):
+    written(tmp_path / "a", right=1)
+    written(tmp_path / "b", right=2, settings=SETTINGS | {"model": "n"})
+    lines = compare(tmp_path / "a", tmp_path / "b").splitlines()
+    assert lines[2].startswith("| sums | 5 | avg@4, % | 25.0 | 50.0 | +25.0 [+25.0, +25.0] | 0.06")
+    assert lines[-1] == '- sums: model is "m" and "n"'
+
+
+def test_what_cannot_be_compared(tmp_path):
+    written(tmp_path / "a")
+    written(tmp_path / "b", answer="8")
+    (tmp_path / "c").mkdir()
+    for other, message in (
+        ("b", "problem 0 of sums has two answers"),
+        ("c", "no finished benchmark"),
+        ("d", "no folder"),
+    ):
+        with pytest.raises(SettingError, match=f"^compare: .*{message}"):
+            compare(tmp_path / "a", tmp_path / other)

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+from scipy.stats import bootstrap, permutation_test
+
+from oblr.metrics.problems import RESAMPLES, bootstrap_interval, paired_difference
+
+
+def test_scipys_percentile_bootstrap():
+    values = np.random.default_rng(1).normal(size=40)
+    expected = bootstrap((values,), np.mean, method="percentile", n_resamples=RESAMPLES, rng=0).confidence_interval
+    assert bootstrap_interval(values) == pytest.approx((values.mean(), expected.low, expected.high))
+
+
+def test_resampling_in_parts_holds_little():
+    values = np.random.default_rng(1).normal(size=3000)
+    mean, low, high = bootstrap_interval(values)
+    half = 1.96 * values.std() / 3000**0.5
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=0.1 * half)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_where_all_problems_agree_the_interval_is_about_the_rule_of_three(value):
+    mean, low, high = bootstrap_interval(np.full(30, value), (0.0, 1.0))
+    assert mean == value
+    assert high - low == pytest.approx(3 / 30, abs=0.03)
+    assert low <= value <= high
+
+
+@pytest.mark.parametrize("tries", [1, 16])
+@pytest.mark.parametrize("truth", [0.02, 0.5])
+def test_coverage(tries, truth):
+    """Of 30 problems, of all difficulties; `benchmarks/eval.py` has the whole grid."""
+    random, covered = np.random.default_rng(0), {None: 0, (0.0, 1.0): 0}
+    for _ in range(200):
+        values = random.binomial(tries, random.beta(truth, 1 - truth, 30)) / tries
+        for ends in covered:
+            interval = bootstrap_interval(values, ends)
+            covered[ends] += interval.low <= truth <= interval.high
+    plain, with_ends = (count / 200 for count in covered.values())
+    assert with_ends >= 0.93
+    assert (plain >= 0.9) == (truth == 0.5)
+
+
+def test_scipys_sign_flip_test():
+    random = np.random.default_rng(2)
+    first = random.random(12)
+    second = first + random.normal(0.1, 0.2, 12)
+    exact = permutation_test(
+        (second, first), lambda x, y, axis: (x - y).mean(axis), permutation_type="samples", vectorized=True
+    )
+    difference = paired_difference(first, second)
+    assert difference.p_value == pytest.approx(exact.pvalue, abs=0.02)
+    assert difference.mean == pytest.approx((second - first).mean())
+    assert difference.low < difference.mean < difference.high
+
+
+def test_the_same_twice_does_not_differ():
+    values = np.random.default_rng(0).random(50)
+    assert paired_difference(values, values) == (0.0, 0.0, 0.0, 1.0)
+    assert paired_difference(values, values + 1).p_value == pytest.approx(1 / (RESAMPLES + 1))
