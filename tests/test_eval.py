@@ -154,11 +154,11 @@ ROW = '{"id": "a", "problem": "1 + 1", "answer": "2"}\n'
         (["benchmarks=[gsm8k]", "benchmarks_dir={files}"], "benchmarks_dir: .*has no gsm8k_test.jsonl"),
         (
             ["benchmarks=[aime24]", "benchmarks_dir={files}"],
-            r"data.columns: .*aime24.jsonl line 2 has no column 'answer'",
+            r"data.columns: .*line 2 has no column 'answer'",
         ),
         (
             ["benchmarks=[aime25]", "benchmarks_dir={files}"],
-            r"data.columns: .*aime25.jsonl line 2 has the id 'a' of .*line 1",
+            r"data.columns: .*line 2 has the id 'a' of .*line 1",
         ),
         (["benchmarks=[amc23]", "benchmarks_dir={files}"], r"data.path: .*amc23.jsonl has no problems"),
         (["compare=[runs/a]"], "compare: .*two folders"),
