@@ -155,25 +155,21 @@ def test_two_ranks_share_a_server(train, tmp_path, engine):
     assert max(read_curves(tmp_path / "run" / "tensorboard")["rollout/logprob_gap_max"][1]) < 1e-3
 
 
-def test_a_killed_server_changes_nothing(train, tmp_path, engine, monkeypatch):
-    """A worker and then the server itself are killed in the midst of a generation."""
+def test_a_killed_worker_changes_nothing(train, tmp_path, engine, monkeypatch):
+    """It is killed in the midst of a generation, and takes the server with it; the soak kills servers, too."""
     undisturbed = train("steps=3", *RUN, f"rollout.engines.server.url={engine.server.url}", folder="undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     result = train("steps=3", *RUN, "rollout.engines.server._target_=mortal.MortalServer")
     assert result.returncode == 0, result.stderr
     warnings = [line for line in result.stdout.splitlines() if line.startswith("warning")]
-    assert len(warnings) == 2
-    for line, died in zip(warnings, ("500", "closed connection"), strict=True):
-        assert "step 2 is repeated" in line
-        assert "/inference/v1/generate" in line
-        assert died in line
-        assert "server.log" in line
+    assert len(warnings) == 1
+    for words in ("step 2 is repeated", "/inference/v1/generate: 500", "server.log"):
+        assert words in warnings[0]
     same, found = (load_file(tmp_path / run / "policy" / "model.safetensors") for run in ("undisturbed", "run"))
     assert all(torch.equal(found[name], weight) for name, weight in same.items())
-    for group in (tmp_path / "run" / "groups").read_text().split():
-        with pytest.raises(ProcessLookupError):
-            os.killpg(int(group), 0)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int((tmp_path / "run" / "group").read_text()), 0)
 
 
 def lingering(log: Path) -> list[int]:
