@@ -93,7 +93,9 @@ def test_seed_experiments_run_at_the_papers_scale_by_one_override(name):
 
 def test_the_benchmark_chain_sum_is_what_the_demo_holds_out():
     benchmark = plain(composed("benchmarks=chain_sum"))["benchmarks"]["chain_sum"]
-    assert benchmark["problems"] == plain(composed("data=chain_sum"))["data"]["held_out"]
+    held_out = plain(composed("data=chain_sum"))["data"]["held_out"]
+    assert held_out.pop("prompt") == plain(composed("prompt=plain"))["prompt"]  # as none at all
+    assert benchmark["problems"] == held_out
     assert benchmark["reward"] == plain(composed("reward=reasoning_gym"))["reward"]
 
 
