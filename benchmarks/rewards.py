@@ -9,7 +9,7 @@
   so, by its row's id, with the reason. Beside it the share on which math-verify, left to find the answer in the same
   text by itself, says the same: on a sample of 200 rows a file.
 - Hostile predictions, drawn from a seed: what they do to the workers, and what they earn.
-- Throughput: warm workers, a batch of distinct answers.
+- Throughput: warm workers, a batch of distinct problems, half of the answers wrong.
 
 ``--quick`` takes rows of its own and fewer predictions.
 """
@@ -273,11 +273,14 @@ def under_attack(n: int, limit: float) -> tuple[list[Figure], dict[str, dict[str
 
 
 def throughput(name: str, problems: list[Problem], target: float | None) -> list[Figure]:
-    """Distinct right answers, as the model would write them, on two warm workers: nothing is remembered."""
-    rng = random.Random(2)
-    chosen = rng.choices(problems, k=BATCH)
+    """Answers as models write them, every other one wrong, on two warm workers: nothing is remembered."""
+    chosen = random.Random(2).choices(problems, k=BATCH)
     problems = [Problem(f"{i}-{p.id}", p.prompt, p.answer) for i, p in enumerate(chosen)]
-    texts = [("Step by step. " * 50) + list(FORMS.values())[i % len(FORMS)](p.answer) for i, p in enumerate(problems)]
+    forms = list(FORMS.values())
+    texts = [
+        "Step by step. " * 50 + forms[i % len(forms)](problems[i - i % 2].answer)  # of the one before, or its own
+        for i in range(BATCH)
+    ]
     pool = RewardPool(MATH, workers=2)
     pool.score(problems[:64], [FORMS["boxed"]("8")] * 64, [ENDED] * 64)
     completion = Completion(list(range(500)), [-0.5] * 500, True)
