@@ -196,7 +196,7 @@ def main() -> None:
         if asked.quick:
             figures += own_rows(folder)
         elif asked.benchmarks_dir:
-            figures += real(smollm2(ROOT / ".cache"), asked.benchmarks_dir, folder / "real")
+            figures += real(smollm2(), asked.benchmarks_dir, folder / "real")
     for problems, times in repeats:
         figures += [*coverage(problems, times), *paired(problems, times)]
     write("eval-quick" if asked.quick else "eval", figures)
