@@ -49,7 +49,7 @@ def slurm():
 def clone(tmp_path_factory):
     """A checkout whose ``runs`` are the test's own, and whose files may change while jobs run."""
     folder = tmp_path_factory.mktemp("slurm") / "clone"
-    for name in ("src", "callbacks", "conf", "slurm", "models"):
+    for name in ("src", "callbacks", "conf", "slurm", "models/pocket"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text() + "/.venv\n")
     (folder / ".venv").symlink_to(sys.prefix)

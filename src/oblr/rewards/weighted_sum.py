@@ -22,3 +22,7 @@ class WeightedSum:
 
     def __call__(self, problem: Problem, text: str, completion: Completion) -> float:
         return sum(part["weight"] * part["reward"](problem, text, completion) for part in self.parts.values())
+
+    def warm_up(self) -> None:
+        for part in self.parts.values():
+            getattr(part["reward"], "warm_up", lambda: None)()
