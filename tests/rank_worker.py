@@ -141,13 +141,13 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         "gradient": {name: whole(p.grad) for name, p in policy.scorer.lm.named_parameters()},
     }
     if trainer.is_global_zero:
-        torch.save(result, folder / f"{settings}.pt")
+        torch.save(result, folder / f"{settings}-{passes}.pt")
 
 
 if __name__ == "__main__":
-    several, kind, passes, token_budget, rewards, precision, path = sys.argv[1:]
+    kind, rewards, precision, path, *runs = sys.argv[1:]
     folder = Path(path)
     if not (folder / "model").exists():
         tiny_model(is_tied(folder)).save_pretrained(folder / "model")
-    for settings in several.split(","):
+    for settings, passes, token_budget in (one.split(":") for one in runs):
         main(settings, kind, passes, int(token_budget), rewards, precision, folder)

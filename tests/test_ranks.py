@@ -9,17 +9,16 @@ import torch
 from conftest import ROOT
 
 
-def run(folder, kind, rewards, passes="two", token_budget=60, precision="32-true", settings=("plain",)):
-    """What each of the settings of ``rank_worker.py`` results in; of one alone if there is one."""
-    arguments = [",".join(settings), kind, passes, str(token_budget), rewards, precision, str(folder)]
+def run(folder, kind, rewards, *runs, precision="32-true"):
+    """What each of the runs results in: settings of ``rank_worker.py``, passes and token budget."""
     subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "rank_worker.py"), *arguments],
+        [sys.executable, str(ROOT / "tests" / "rank_worker.py"), kind, rewards, precision, str(folder), *runs],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=240,
     )
-    results = [torch.load(Path(folder) / f"{name}.pt") for name in settings]
-    return results if len(results) > 1 else results[0]
+    names = ["-".join(one.split(":")[:2]) for one in runs]
+    return [torch.load(Path(folder) / f"{name}.pt") for name in names]
 
 
 def distance(found, expected):
@@ -44,11 +43,11 @@ def assert_equal(both, single, name, tolerance=1e-6):
 def test_two_ranks_equal_one_process(tmp_path, tying, rewards):
     folder = tmp_path / tying
     folder.mkdir()
-    single = run(folder, "single", rewards)
+    (single,) = run(folder, "single", rewards, "plain:two:60")
     for kind in ("fsdp", "ddp"):
-        for passes, token_budget in (("two", 60), ("one", 40)):  # where 40 are too few, a group is cut
-            both = run(folder, kind, rewards, passes, token_budget)
-            assert_equal(both, single, f"{kind} {passes}")
+        two, one = run(folder, kind, rewards, "plain:two:60", "plain:one:40")  # where 40 are too few, a group is cut
+        assert_equal(two, single, f"{kind} two")
+        assert_equal(one, single, f"{kind} one")
 
 
 def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
@@ -56,9 +55,9 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
     settings = ("tokens", "shaped", "adaptive")
     folder = tmp_path / "tied"
     folder.mkdir()
-    singles = run(folder, "single", "mixed", settings=settings)
-    for kind, passes, token_budget in (("fsdp", "one", 40), ("ddp", "two", 60)):
-        results = run(folder, kind, "mixed", passes, token_budget, settings=settings)
+    singles = run(folder, "single", "mixed", *(f"{name}:two:60" for name in settings))
+    for kind, passes in (("fsdp", "one:40"), ("ddp", "two:60")):
+        results = run(folder, kind, "mixed", *(f"{name}:{passes}" for name in settings))
         for name, both, single in zip(settings, results, singles, strict=True):
             assert len(single["baseline"])
             # the ratios of whole responses make rounding larger
@@ -69,18 +68,19 @@ def test_what_saves_memory_changes_nothing(tmp_path):
     """Activation checkpointing, and shards that lie in host memory."""
     folder = tmp_path / "tied"
     folder.mkdir()
-    single = run(folder, "single", "mixed")
-    assert_equal(run(folder, "offloaded", "mixed"), single, "offloaded")
+    (single,), (offloaded,) = (run(folder, kind, "mixed", "plain:two:60") for kind in ("single", "offloaded"))
+    assert_equal(offloaded, single, "offloaded")
 
 
-@pytest.mark.parametrize("passes", ["one", "two"])
-def test_bfloat16_on_float32_weights_sharded(tmp_path, passes):
+def test_bfloat16_on_float32_weights_sharded(tmp_path):
     """FSDP rounds all weights, autocast on one device those of products alone: norms are off by a few roundings."""
-    exact, single = (run(tmp_path, "single", "mixed", passes, precision=p) for p in ("32-true", "bf16-mixed"))
-    both = run(tmp_path, "fsdp", "mixed", passes, precision="bf16-mixed")
-    assert both["gradient"]["model.norm.weight"].dtype == torch.float32
-    assert both["model.norm.weight"].dtype == torch.bfloat16  # as an engine gets it
-    for name in ("square_norms", "moments"):
-        for result in (single, both):
-            error = (result[name] / exact[name] - 1).nan_to_num().square().mean().sqrt()
-            assert 0 < error < 4 * torch.finfo(torch.bfloat16).eps / 2, name
+    runs = "plain:one:60", "plain:two:60"
+    exact, singles = (run(tmp_path, "single", "mixed", *runs, precision=p) for p in ("32-true", "bf16-mixed"))
+    shared = run(tmp_path, "fsdp", "mixed", *runs, precision="bf16-mixed")
+    for truth, *rounded in zip(exact, singles, shared, strict=True):
+        assert rounded[1]["gradient"]["model.norm.weight"].dtype == torch.float32
+        assert rounded[1]["model.norm.weight"].dtype == torch.bfloat16  # as an engine gets it
+        for name in ("square_norms", "moments"):
+            for result in rounded:
+                error = (result[name] / truth[name] - 1).nan_to_num().square().mean().sqrt()
+                assert 0 < error < 4 * torch.finfo(torch.bfloat16).eps / 2, name
