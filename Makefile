@@ -2,7 +2,8 @@
 # make sweep-local  the array of slurm/sweep.sbatch on this machine;  SWEEP=<experiment> another one
 # make smollm2  write models/SmolLM2-135M-Instruct, which experiment=smollm2_cpu trains (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
-# make bench    measure everything that the README and benchmarks/results/ claim: hours
+# make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
+#               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 .PHONY: demo sweep-local smollm2 test install lint bench soak
@@ -46,7 +47,11 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2
-	for name in bounds estimators gradnorm scaling tiers step ranks plan demo smollm2_training results; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in bounds estimators gradnorm scaling tiers step ranks plan demo results; do $(PY) benchmarks/$$name.py || exit 1; done
+ifdef BENCHMARKS_DIR
+	for name in rewards eval smollm2_training; do \
+	  $(PY) benchmarks/$$name.py --benchmarks-dir $(BENCHMARKS_DIR) || exit 1; done
+endif
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
