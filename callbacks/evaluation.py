@@ -1,5 +1,6 @@
 """Accuracy on problems that are never trained on."""
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +14,15 @@ from oblr.policy import PolicyModule
 from oblr.types import RolloutBatch, Sampling
 
 
-class Evaluation(Observer):
-    """Evaluates before the first step, every so many, and after the last; override :meth:`evaluate`."""
+class Evaluation(Observer, ABC):
+    """Evaluates before the first step, every so many, and after the last."""
 
     def __init__(self, every: int):
         self.every = every
 
+    @abstractmethod
     def evaluate(self, trainer: Trainer) -> None:
         """All ranks call it together; the engine gets the policy's weights where it has not got them."""
-        raise NotImplementedError
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
         if trainer.current_epoch % self.every == 0:

@@ -1,6 +1,7 @@
 """Learning rates that fall with the number of steps alone."""
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from oblr.errors import SettingError
@@ -34,9 +35,9 @@ class _Decay(Schedule):
             return self.lr * (step + 1) / self.warm_up
         return self.lr * self.factor(step - self.warm_up, self.steps - self.warm_up)
 
+    @abstractmethod
     def factor(self, step: int, steps: int) -> float:
         """Share of ``η₀`` at ``step`` of ``steps`` after the warm-up."""
-        raise NotImplementedError
 
 
 class LinearSchedule(_Decay):
