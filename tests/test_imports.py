@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-BASE = {"errors", "problem", "types", "packing", "timing", "prompts"}
+BASE = {"errors", "problem", "types", "packing", "timing", "prompts", "kernels"}
 LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
 #: room → rooms of oblr that it may import, besides itself
 ALLOWED = {
     "errors": set(),
     "problem": set(),
     "types": {"problem"},
-    "packing": {"types"},
+    "packing": {"types", "kernels"},
     "timing": set(),
+    "kernels": set(),
     "prompts": {"errors"},
     "terminal": set(),
     "provenance": set(),

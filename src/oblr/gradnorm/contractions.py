@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from oblr.kernels import on_gpu
 from oblr.packing import Segments
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class SketchNorms:
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Matrix product [..., m, k] × [..., k, n] in float32, whatever the inputs."""
-    if x.is_cuda and x.dtype != torch.float32:  # on tensor cores: low-precision factors, float32 sums
+    if on_gpu(x) and x.dtype != torch.float32:  # on tensor cores: low-precision factors, float32 sums
         return torch.bmm(x, y, out_dtype=torch.float32) if x.ndim == 3 else torch.mm(x, y, out_dtype=torch.float32)
     return x.float() @ y.float()
 
