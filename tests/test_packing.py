@@ -47,9 +47,11 @@ def test_attention_never_crosses_sequences():
 def test_segments():
     segments = Segments(torch.tensor([1, -1, 0, 1, 1]), 3)
     x = torch.arange(1.0, 6)[:, None]
-    for (members, _), rows in zip(segments.buckets, segments.gather(x), strict=True):
-        for member, row in zip(members.tolist(), rows.squeeze(-1).tolist(), strict=True):
+    gathered = segments.gather(x)
+    for bucket, rows in zip(segments.buckets, gathered, strict=True):
+        for member, row in zip(bucket.members, rows.squeeze(-1).tolist(), strict=True):
             assert [value for value in row if value] == [[3], [1, 4, 5], []][member]
+    assert segments.ungather([rows.sum(1) for rows in gathered]).flatten().tolist() == [3, 10, 0]
     assert segments.sum(x).flatten().tolist() == [3, 10, 0]
     merged = Segments(torch.tensor([1, -1, 0, 3, 1]), 4).merge(2)
     assert (merged.ids.tolist(), merged.count) == ([0, -1, 0, 1, 0], 2)

@@ -1,24 +1,36 @@
-"""Which kernels an operation may use."""
+"""Which kernels an operation may use, and how what the host knows gets to the device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import Tensor
 
-_AS_ON_GPU = ContextVar("as_on_gpu", default=False)
+#: In a dry run of a GPU: what makes a tensor of the host one of the device.
+_DRY_RUN: ContextVar[Callable[[Tensor], Tensor] | None] = ContextVar("dry_run", default=None)
 
 
 def on_gpu(x: Tensor) -> bool:
     """Whether ``x`` is handled as on a GPU: products on tensor cores, attention without a mask."""
-    return x.is_cuda or _AS_ON_GPU.get()
+    return x.is_cuda or _DRY_RUN.get() is not None
+
+
+def upload(x: Tensor, device: torch.device) -> Tensor:
+    """``x``, which the host has made, on ``device``; neither waits for the other."""
+    dry_run = _DRY_RUN.get()
+    return x.to(device, non_blocking=True) if dry_run is None else dry_run(x)
 
 
 @contextmanager
-def as_on_gpu() -> Iterator[None]:
-    """A dry run, whose tensors have no numbers, takes the ways that a GPU would."""
-    token = _AS_ON_GPU.set(True)
+def as_on_gpu(uploaded: Callable[[Tensor], Tensor] = lambda x: x) -> Iterator[None]:
+    """A dry run, whose tensors have no numbers, takes the ways that a GPU would.
+
+    Args:
+        uploaded: what stands for a tensor of the host once it is on the device.
+    """
+    token = _DRY_RUN.set(uploaded)
     try:
         yield
     finally:
-        _AS_ON_GPU.reset(token)
+        _DRY_RUN.reset(token)

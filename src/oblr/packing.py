@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
@@ -10,67 +10,99 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from oblr.kernels import on_gpu, upload
 from oblr.types import Rollout
 
 T = TypeVar("T")
 #: Largest share of padding in a packed batch.
 PADDING = 0.02
-#: Sets of segments of similar length that are filled up to one length.
-BUCKETS = 8
+#: Sets of segments of similar length that are filled up to one length. On a GPU filling up costs less than launches.
+BUCKETS, GPU_BUCKETS = 8, 2
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Segments:
     """Which segment each of ``n`` tokens belongs to. Segments are sequences, or groups of sequences.
 
+    The host knows all of it, so that nothing that is done by segments waits for the device.
+
     Attributes:
-        ids: int64 [n]; −1 for tokens that belong to none.
+        host: int64 [n], on the CPU; −1 for tokens that belong to none.
         count: number of segments S.
+        device: where the tokens are.
     """
 
-    ids: Tensor
+    host: Tensor
     count: int
+    device: torch.device = CPU
 
     @cached_property
-    def index(self) -> Tensor:
-        """int64 [S, T]: token positions of each segment in order, filled up with ``n``; T is the longest segment."""
-        lengths = torch.bincount(self.ids + 1, minlength=self.count + 1)
-        order = torch.argsort(self.ids, stable=True)[lengths[0] :]
-        lengths = lengths[1:]
+    def ids(self) -> Tensor:
+        """:attr:`host` on the device."""
+        return upload(self.host, self.device)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Tokens of each segment."""
+        return torch.bincount(self.host + 1, minlength=self.count + 1)[1:].tolist()
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """:attr:`sizes` on the device, int64 [S]."""
+        return upload(torch.tensor(self.sizes), self.device)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """int64 [S, T], on the CPU; token positions of each segment in order, filled up with ``n``; T: the longest."""
+        lengths = torch.tensor(self.sizes)
+        order = torch.argsort(self.host, stable=True)[len(self.host) - sum(self.sizes) :]
         starts = lengths.cumsum(0) - lengths
-        column = torch.arange(int(lengths.max()), device=self.ids.device)
+        column = torch.arange(max(self.sizes))
         taken = (starts[:, None] + column).clamp(max=max(len(order) - 1, 0))
-        return torch.where(column < lengths[:, None], order[taken], len(self.ids))
+        return torch.where(column < lengths[:, None], order[taken], len(self.host))
 
     @cached_property
     def spans(self) -> list[slice | Tensor]:
         """Where each segment's tokens are: a slice where they lie next to each other, sparing a copy, or indices."""
         spans: list[slice | Tensor] = []
-        for row, own in zip(self.index.cpu(), self.index, strict=True):
-            length = int((row < len(self.ids)).sum())
-            first = int(row[0]) if length else 0
-            adjacent = length == 0 or int(row[length - 1]) - first + 1 == length
-            spans.append(slice(first, first + length) if adjacent else own[:length])
+        for row, size in zip(self.rows, self.sizes, strict=True):
+            first, last = (int(row[0]), int(row[size - 1])) if size else (0, -1)
+            adjacent = last - first + 1 == size
+            spans.append(slice(first, last + 1) if adjacent else upload(row[:size], self.device))
         return spans
 
     @cached_property
     def regular(self) -> bool:
         """Whether the tokens are the segments one after the other, all of one length."""
-        return torch.equal(self.index.flatten(), torch.arange(len(self.ids), device=self.ids.device))
+        return torch.equal(self.rows.flatten(), torch.arange(len(self.host)))
 
     @cached_property
-    def buckets(self) -> list[tuple[Tensor, Tensor]]:
-        """Segments of similar length: their numbers [k], and their rows of :attr:`index`, cut to the longest [k, T]."""
+    def buckets(self) -> list["Bucket"]:
+        """Segments of similar length."""
         if self.regular:
-            return [(torch.arange(self.count, device=self.ids.device), self.index)]
-        lengths = (self.index < len(self.ids)).sum(1)
-        parts = torch.argsort(lengths, descending=True).tensor_split(min(BUCKETS, self.count))
-        return [(part, self.index[part, : int(lengths[part[0]])]) for part in parts]
+            return [Bucket(list(range(self.count)), self.rows)]
+        order = sorted(range(self.count), key=lambda s: -self.sizes[s])
+        most = GPU_BUCKETS if on_gpu(self.ids) else BUCKETS
+        parts = cut(order, min(most, self.count))
+        return [Bucket(part, self.rows[part, : self.sizes[part[0]]]) for part in parts]
 
     @cached_property
     def order(self) -> Tensor:
         """int64; the tokens of all buckets, one after the other; anything where a segment is filled up."""
-        return torch.cat([index.flatten() for _, index in self.buckets]).clamp(max=len(self.ids) - 1)
+        places = torch.cat([bucket.rows.flatten() for bucket in self.buckets])
+        return upload(places.clamp(max=len(self.host) - 1), self.device)
+
+    @cached_property
+    def filled(self) -> list[Tensor]:
+        """bool [k, T] for each bucket; whether there is a token."""
+        return [upload(bucket.rows < len(self.host), self.device) for bucket in self.buckets]
+
+    @cached_property
+    def places(self) -> Tensor:
+        """int64 [S]; where a segment stands when the buckets' are put one after the other."""
+        members = torch.tensor([s for bucket in self.buckets for s in bucket.members])
+        return upload(members.argsort(), self.device)
 
     def gather(self, x: Tensor, fill: bool = True) -> list[Tensor]:
         """Token rows ``x`` [n, d] regrouped bucket by bucket, [k, T, d] each.
@@ -78,32 +110,71 @@ class Segments:
         Rows beyond a segment's end are zeros, or where ``fill`` is False, which is cheaper, those of some other token.
         """
         if self.regular:
-            return [x.unflatten(0, self.index.shape)]
-        rows = x.index_select(0, self.order).split([index.numel() for _, index in self.buckets])
-        padded = [part.unflatten(0, index.shape) for part, (_, index) in zip(rows, self.buckets, strict=True)]
+            return [x.unflatten(0, self.rows.shape)]
+        parts = x.index_select(0, self.order).split([bucket.rows.numel() for bucket in self.buckets])
+        padded = [part.unflatten(0, bucket.rows.shape) for part, bucket in zip(parts, self.buckets, strict=True)]
         if not fill:
             return padded
-        inside = (index < len(self.ids) for _, index in self.buckets)
-        return [part * kept[..., None] for part, kept in zip(padded, inside, strict=True)]
+        return [part * kept[..., None] for part, kept in zip(padded, self.filled, strict=True)]
+
+    def ungather(self, parts: Sequence[Tensor]) -> Tensor:
+        """What was found for each bucket's segments, [k, …] each, for all segments in order, [S, …]."""
+        return parts[0] if self.regular else torch.cat(list(parts)).index_select(0, self.places)
 
     @cached_property
     def members(self) -> Tensor:
         """float32 [S, n]; 1 where a token belongs to a segment."""
-        return (self.ids == torch.arange(self.count, device=self.ids.device)[:, None]).float()
+        return upload((self.host == torch.arange(self.count)[:, None]).float(), self.device)
 
     def sum(self, x: Tensor) -> Tensor:
         """Sum token rows ``x`` [n, …] over each segment: [S, …]."""
         if x.ndim == 2:  # a matrix product, which is far faster than adding row by row
             return self.members.to(x.dtype) @ x
-        kept = self.ids >= 0
-        return x.new_zeros(self.count, *x.shape[1:]).index_add_(0, self.ids[kept], x[kept])
+        rows = upload(torch.where(self.host < 0, self.count, self.host), self.device)  # one more, for those of none
+        return x.new_zeros(self.count + 1, *x.shape[1:]).index_add_(0, rows, x)[: self.count]
 
     def merge(self, size: int) -> "Segments":
         """The same tokens under coarser segments, each of ``size`` consecutive ones."""
-        return Segments(self.ids.div(size, rounding_mode="floor"), self.count // size)
+        return Segments(self.host.div(size, rounding_mode="floor"), self.count // size, self.device)
 
     def to(self, device: torch.device) -> "Segments":
-        return Segments(self.ids.to(device), self.count)
+        return Segments(self.host, self.count, device)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Some segments: their numbers, and their :attr:`Segments.rows` [k, T], cut to the longest."""
+
+    members: Sequence[int]
+    rows: Tensor
+
+
+@dataclass(frozen=True)
+class DistinctTokens:
+    """The tokens that each segment has, each of them once.
+
+    Attributes:
+        ids: int64 [U]; the tokens.
+        segments: of the U.
+        places: int64 [n]; which of the U each of the n tokens is, U for those of no segment.
+    """
+
+    ids: Tensor
+    segments: Segments
+    places: Tensor
+
+
+def distinct_tokens(token_ids: Tensor, segments: Segments) -> DistinctTokens:
+    """Of ``token_ids`` [n], on the CPU."""
+    kept = segments.host >= 0
+    vocabulary = int(token_ids.max()) + 1
+    keys, found = torch.unique(segments.host[kept] * vocabulary + token_ids[kept], return_inverse=True)
+    places = torch.full_like(token_ids, len(keys)).masked_scatter(kept, found)
+    return DistinctTokens(
+        upload(keys % vocabulary, segments.device),
+        Segments(keys // vocabulary, segments.count, segments.device),
+        upload(places, segments.device),
+    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +182,7 @@ class PackedBatch:
     """Sequences laid end to end in rows [R, L]; ``position_ids`` restart with each, so attention never crosses them.
 
     Attributes:
+        token_ids: int64 [R·L], on the CPU wherever the batch is.
         input_ids, position_ids: int64 [R, L].
         segments: sequence of each of the R·L tokens, prompts included.
         predictors: int64 [n]; flat positions whose output predicts a response token.
@@ -119,6 +191,7 @@ class PackedBatch:
         behaviour_logprobs: float32 [n]; the engine's log-probabilities of the targets.
     """
 
+    token_ids: Tensor
     input_ids: Tensor
     position_ids: Tensor
     segments: Segments
@@ -130,10 +203,41 @@ class PackedBatch:
     @cached_property
     def order(self) -> Tensor:
         """int64 [n]; puts the targets in the order of their sequences: rows hold them in any."""
-        return self.target_segments.ids.argsort(stable=True)
+        return upload(self.target_segments.host.argsort(stable=True), self.targets.device)
+
+    @cached_property
+    def owners(self) -> Tensor:
+        """int64 [n]; sequence of each target, in :attr:`order`."""
+        return upload(self.target_segments.host.sort(stable=True).values, self.targets.device)
+
+    @cached_property
+    def bounds(self) -> Tensor:
+        """int32; where sequences, and the padding of each row, begin among the R·L tokens, and their end."""
+        return upload(self._bounds, self.targets.device)
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest of what lies between two :attr:`bounds`."""
+        return int(self._bounds.diff().max())
+
+    @cached_property
+    def _bounds(self) -> Tensor:
+        rows = self.segments.host.view(self.input_ids.shape)
+        begins = torch.ones(rows.shape, dtype=torch.bool)
+        begins[:, 1:] = rows[:, 1:] != rows[:, :-1]
+        return torch.cat([begins.flatten().nonzero().squeeze(1), torch.tensor([rows.numel()])]).int()
 
     def to(self, device: torch.device) -> "PackedBatch":
-        return PackedBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        return PackedBatch(
+            self.token_ids,
+            upload(self.input_ids, device),
+            upload(self.position_ids, device),
+            self.segments.to(device),
+            upload(self.predictors, device),
+            upload(self.targets, device),
+            self.target_segments.to(device),
+            upload(self.behaviour_logprobs, device),
+        )
 
 
 def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
@@ -167,6 +271,7 @@ def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
             behaviour += completion.logprobs
             start = end
     return PackedBatch(
+        input_ids.flatten(),
         input_ids,
         position_ids,
         Segments(segment_ids.flatten(), len(rollouts)),

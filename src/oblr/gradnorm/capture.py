@@ -60,6 +60,7 @@ class Tape:
             ``weights``: weight gradients, as a plain backward does.
             ``sum``: weight gradients, added up in :attr:`sum` instead of ``.grad``.
         linear_norms: how the norm of a linear layer's gradient is found.
+        token_ids: what the input embedding is given, flat, on the CPU; None: it is asked for.
 
     Attributes:
         square_norms: float64 [S]; ``‖∇θ f_s‖²`` of each segment's share ``f_s`` of the differentiated sum.
@@ -67,9 +68,15 @@ class Tape:
     """
 
     def __init__(
-        self, model: nn.Module, segments: Segments, head_segments: Segments, mode: Mode, linear_norms: LinearNorms
+        self,
+        model: nn.Module,
+        segments: Segments,
+        head_segments: Segments,
+        mode: Mode,
+        linear_norms: LinearNorms,
+        token_ids: Tensor | None,
     ):
-        device = segments.ids.device
+        device, self.token_ids = segments.device, token_ids
         self.segments, self.head_segments, self.mode, self.linear_norms = segments, head_segments, mode, linear_norms
         self.square_norms = torch.zeros(segments.count, dtype=torch.float64, device=device)
         # Makes every captured layer's output require a gradient, whether or not its input does.
@@ -209,10 +216,11 @@ class _Embedding(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gy: Tensor):
         (ids, weight), tape = ctx.saved_tensors, ctx.tape
-        ids, e = ids.flatten(), gy.flatten(0, -2)
+        e, known = gy.flatten(0, -2), tape.token_ids is not None and ctx.module is tape.embedding
         if ctx.module.padding_idx is not None:  # like nn.Embedding: this row has no gradient
-            e = e * (ids != ctx.module.padding_idx)[:, None]
-        gradient = tape.take(EmbeddingUse(ctx.module, "weight", e, tape.segments, ids, tape.tied_head))
+            e = e * (ids.flatten() != ctx.module.padding_idx)[:, None]
+        token_ids = tape.token_ids if known else ids.flatten().cpu()
+        gradient = tape.take(EmbeddingUse(ctx.module, "weight", e, tape.segments, token_ids, tape.tied_head))
         tape.tied_head = None
         return None, _cast(gradient, weight.dtype), None, None, None
 
@@ -265,6 +273,7 @@ def capture(
     head_segments: Segments,
     mode: Mode = "norms",
     linear_norms: LinearNorms | None = None,
+    token_ids: Tensor | None = None,
 ) -> Iterator[Tape]:
     """Measure ``‖∇θ f_s‖²`` for every segment ``s`` while ``Σ_s f_s`` is differentiated inside the context.
 
@@ -272,12 +281,12 @@ def capture(
 
     Args:
         model: a Hugging Face causal LM of linear, RMSNorm and embedding layers; its head may be tied.
-        segments, head_segments, mode: see :class:`Tape`.  linear_norms: likewise; exact unless given.
+        segments, head_segments, mode, token_ids: see :class:`Tape`.  linear_norms: likewise; exact unless given.
 
     Raises:
         SettingError: a layer of another kind owns trainable parameters.
     """
-    tape = Tape(model, segments, head_segments, mode, linear_norms or ExactNorms())
+    tape = Tape(model, segments, head_segments, mode, linear_norms or ExactNorms(), token_ids)
     tape.head.tape = tape  # for head_scores, which does without the head's forward
     patched = []
     try:

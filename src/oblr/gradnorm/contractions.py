@@ -12,12 +12,13 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from oblr.kernels import on_gpu
+from oblr.kernels import on_gpu, upload
 from oblr.packing import Segments
 
 T = TypeVar("T")
-#: Rows of a Gram matrix that are computed at once; of the symmetric matrix only what lies right of them is needed.
-GRAM_ROWS = 64
+#: Rows of a Gram matrix that are computed at once; of the symmetric matrix only what lies right of them is needed. On a
+#: GPU a launch costs as much as some hundred rows.
+GRAM_ROWS, GPU_GRAM_ROWS = 64, 512
 
 
 class LinearNorms(Protocol):
@@ -44,22 +45,19 @@ class OfLastInput(Generic[T]):
 class ExactNorms:
     """Gram form ``⟨AAᵀ, BBᵀ⟩``, or direct form ``‖BᵀA‖²``, whichever is cheaper; Gram matrices ``rows`` at a time."""
 
-    def __init__(self, rows: int = GRAM_ROWS) -> None:
+    def __init__(self, rows: int | None = None) -> None:
         self.rows = rows
-        self.gram = OfLastInput(lambda a, segments: [gram_rows(x, rows) for x in segments.gather(a)])
+        self.gram = OfLastInput(lambda a, segments: [doubled(gram_rows(x, rows)) for x in segments.gather(a)])
 
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
         d_in, d_out = a.shape[1], b.shape[1]
-        entries = sum(index.numel() * index.shape[1] for _, index in segments.buckets)  # half of them are computed
+        entries = sum(bucket.rows.numel() * bucket.rows.shape[1] for bucket in segments.buckets)  # half are computed
         if entries * (d_in + d_out) / 2 > len(a) * d_in * d_out:
             return torch.stack([square_norm(linear_gradient(a, b, span)) for span in segments.spans])
-        norms = torch.zeros(segments.count, device=b.device)
         padded = segments.gather(b, fill=False)  # where A's rows are zero, B's do not matter
-        for (members, _), rows_a, x in zip(segments.buckets, self.gram(a, segments), padded, strict=True):
-            for part_a, part_b in zip(rows_a, gram_rows(x, self.rows), strict=True):
-                products = part_a * part_b
-                norms[members] += 2 * products.sum((1, 2)) - products[:, :, : products.shape[1]].sum((1, 2))
-        return norms
+        return segments.ungather(
+            [inner(gram, gram_rows(x, self.rows)) for gram, x in zip(self.gram(a, segments), padded, strict=True)]
+        )
 
 
 class SketchNorms:
@@ -75,17 +73,17 @@ class SketchNorms:
 
     def __init__(self, probes: int, generator: torch.Generator):
         def project(a: Tensor, segments: Segments) -> list[Tensor]:
-            signs = torch.randint(2, (a.shape[1], probes), generator=generator) * 2.0 - 1
-            return [x.mT for x in segments.gather(product(a, signs.to(a)))]
+            signs = torch.randint(2, (a.shape[1], probes), generator=generator, dtype=torch.int8) * 2 - 1
+            projected = product(a, upload(signs, a.device).to(a.dtype))
+            return [x.mT for x in segments.gather(projected)]
 
         self.probes, self.projected = probes, OfLastInput(project)
 
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
-        norms = torch.zeros(segments.count, device=b.device)
-        padded = segments.gather(b, fill=False)
-        for (members, _), projected, x in zip(segments.buckets, self.projected(a, segments), padded, strict=True):
-            norms[members] = (projected @ x.float()).square().sum((1, 2)) / self.probes
-        return norms
+        norms, padded = [], segments.gather(b, fill=False)
+        for projected, x in zip(self.projected(a, segments), padded, strict=True):
+            norms.append(product_of_float32(projected, x).square().sum((1, 2)) / self.probes)
+        return segments.ungather(norms)
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
@@ -95,18 +93,50 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return x.float() @ y.float()
 
 
+def product_of_float32(x: Tensor, y: Tensor) -> Tensor:
+    """:func:`product` of float32 ``x`` [k, m, n] and ``y`` [k, n, d] of any precision, but for 2⁻¹⁶ of ``x``'s entries.
+
+    On tensor cores, where ``y`` is bfloat16: what one bfloat16 leaves of ``x``, a second one holds.
+    """
+    if not on_gpu(x) or y.dtype == torch.float32:
+        return product(x, y)
+    high = x.to(y.dtype)
+    low = (x - high.float()).to(y.dtype)
+    both = product(torch.cat([high, low], 1), y)
+    return both[:, : x.shape[1]] + both[:, x.shape[1] :]
+
+
 def square_norm(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x).square()
+    """``‖x‖²`` [], summed in float32 where ``x`` is less precise."""
+    return torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32)).square()
 
 
-def gram_rows(x: Tensor, rows: int) -> list[Tensor]:
-    """The upper triangle of ``XXᵀ`` of each [S, T, d]: from row s on, [S, rows, T − s] each."""
+def gram_rows(x: Tensor, rows: int | None = None) -> list[Tensor]:
+    """The upper triangle of ``XXᵀ`` of each [k, T, d]: from row s on, [k, rows, T − s] each."""
+    rows = rows or (GPU_GRAM_ROWS if on_gpu(x) else GRAM_ROWS)
     return [product(x[:, s : s + rows], x[:, s:].mT) for s in range(0, x.shape[1], rows)]
 
 
+def doubled(gram: list[Tensor]) -> list[Tensor]:
+    """What :func:`gram_rows` gave, with what lies right of the diagonal's blocks counted for the lower triangle too."""
+    for part in gram:
+        part[:, :, part.shape[1] :] *= 2
+    return gram
+
+
+def inner(doubled: list[Tensor], gram: list[Tensor]) -> Tensor:
+    """``⟨AAᵀ, BBᵀ⟩`` of each segment, float32 [k]; uses ``gram`` up."""
+    products = [part.mul_(twice).sum((1, 2)) for twice, part in zip(doubled, gram, strict=True)]
+    return torch.stack(products).sum(0) if len(products) > 1 else products[0]
+
+
 def linear_gradient(a: Tensor, b: Tensor, span: slice | Tensor) -> Tensor:
-    """Weight gradient ``Σ_t b_t a_tᵀ`` of one segment, float32 [d_out, d_in]."""
-    return product(tokens(b, span).mT, tokens(a, span))
+    """Weight gradient ``Σ_t b_t a_tᵀ`` of one segment [d_out, d_in], summed in float32.
+
+    On a GPU it has its factors' precision, as autograd's has: that halves what is written, read and added up.
+    """
+    b, a = tokens(b, span), tokens(a, span)
+    return b.mT @ a if on_gpu(a) else product(b.mT, a)
 
 
 def tokens(x: Tensor, span: slice | Tensor) -> Tensor:
@@ -115,7 +145,7 @@ def tokens(x: Tensor, span: slice | Tensor) -> Tensor:
 
 
 def grouped_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-    """Weight gradient of all segments [d_out, d_in] and its squared norm per segment [S].
+    """Weight gradient of all segments, float32 [d_out, d_in], and its squared norm per segment [S].
 
     Forms one segment's gradient at a time, so the product costs what the plain weight gradient costs.
     """
@@ -123,6 +153,6 @@ def grouped_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, 
     for span in segments.spans:
         gradient = linear_gradient(a, b, span)
         norms.append(square_norm(gradient))
-        total = gradient if total is None else total.add_(gradient)
+        total = gradient.float() if total is None else total.add_(gradient)
     assert total is not None
     return total, torch.stack(norms)

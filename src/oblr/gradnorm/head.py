@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
+from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
-from oblr.gradnorm.precision import autocast
-from oblr.gradnorm.uses import EmbeddingRows, LinearUse, Merged, Use
+from oblr.gradnorm.precision import autocast, no_autocast
+from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Merged, Use
 from oblr.packing import Segments
 from oblr.types import TokenScores
 
@@ -32,6 +33,7 @@ class HeadUse(Use):
         b: coefficient of each target's log-probability in the differentiated sum, [n].
         a: inputs of the head [n, D].  weight: [V, D].  targets: int64 [n].
         log_normaliser: log-sum-exp of each position's logits over the temperature, [n].
+        input_gradient: float32 [n, D]; whoever goes through the slices adds the gradient of the inputs to it, if there.
     """
 
     a: Tensor
@@ -39,39 +41,52 @@ class HeadUse(Use):
     targets: Tensor
     log_normaliser: Tensor
     temperature: float
+    input_gradient: Tensor | None = None
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
         weight = self.module.get_parameter(self.name)
         whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
         return replace(super().weighted(coefficients, merged), weight=whole.detach().to(self.a.dtype))
 
-    def slices(self) -> Iterator[tuple[int, Tensor, LinearUse]]:
-        """(first row, the rows, their use) of each slice; ``∂log π/∂logits = (onehot − π)/temperature``."""
+    def slices(self) -> Iterator[tuple[int, LinearUse]]:
+        """First row and use of each slice; ``∂log π/∂logits = (onehot − π)/temperature``, in the inputs' precision."""
+        scale = self.b / self.temperature
         for start, rows in row_slices(self.weight, len(self.a)):
-            b = _logits(self.a, rows, self.temperature).sub_(self.log_normaliser[:, None]).exp_().neg_()
-            inside = (self.targets >= start) & (self.targets < start + len(rows))
-            b[inside.nonzero().squeeze(1), self.targets[inside] - start] += 1
-            b.mul_(self.b[:, None] / self.temperature)
-            yield start, rows, LinearUse(self.module, self.name, b, self.segments, self.a)
-
-    def input_gradient(self) -> Tensor:
-        """Gradient of the head's inputs [n, D]."""
-        return sum((use.b.to(rows.dtype) @ rows for _, rows, use in self.slices()), torch.zeros_like(self.a))
+            b = _logits(self.a, rows, self.temperature).sub_(self.log_normaliser[:, None]).exp_()
+            b.mul_(-scale[:, None])
+            inside, column = _inside(self.targets, start, len(rows))
+            b.scatter_add_(1, column, torch.where(inside, scale[:, None], 0))
+            b = b.to(self.a.dtype)
+            if self.input_gradient is not None:
+                self.input_gradient.add_(contractions.product(b, rows))
+            yield start, LinearUse(self.module, self.name, b, self.segments, self.a)
 
     def square_norms(self, linear_norms: LinearNorms) -> Tensor:
-        return torch.stack([use.square_norms(linear_norms) for _, _, use in self.slices()]).sum(0)
+        return torch.stack([use.square_norms(linear_norms) for _, use in self.slices()]).sum(0)
+
+    def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
+        return replace(self, input_gradient=None), self.square_norms(linear_norms)
 
     def gradient(self) -> tuple[Tensor, Tensor]:
         total = torch.empty(self.weight.shape, device=self.a.device)
         norms = torch.zeros(self.segments.count, device=self.a.device)
-        for start, rows, use in self.slices():
-            total[start : start + len(rows)], square_norms = use.gradient()
+        for start, use in self.slices():
+            part, square_norms = use.gradient()
+            total[start : start + len(part)] = part
             norms += square_norms
         return total, norms
 
     def cross_terms(self, rows: EmbeddingRows) -> Tensor:
-        slices = ((start, start + len(own), use) for start, own, use in self.slices())
-        return torch.stack([use.cross_terms(rows.between(start, end)) for start, end, use in slices]).sum(0)
+        terms = []
+        for span, (table, ids) in zip(self.segments.spans, rows.of_each(), strict=True):
+            h, targets, b, log_normaliser = (
+                contractions.tokens(x, span) for x in (self.a, self.targets, self.b, self.log_normaliser)
+            )
+            columns = _logits(h, self.weight.index_select(0, ids), self.temperature).sub_(log_normaliser[:, None])
+            columns = (targets[:, None] == ids).float() - columns.exp_()
+            products = contractions.product(h, table.to(h.dtype).mT)
+            terms.append(2 / self.temperature * (b[:, None] * columns * products).sum())
+        return torch.stack(terms)
 
 
 def row_slices(weight: Tensor, n: int) -> Iterator[tuple[int, Tensor]]:
@@ -89,26 +104,42 @@ def needs_slices(head: nn.Module, n: int) -> bool:
 
 
 def _logits(h: Tensor, rows: Tensor, temperature: float) -> Tensor:
-    return (h @ rows.mT).float() / temperature
+    """Float32 [n, rows]."""
+    return contractions.product(h, rows.mT).div_(temperature)
+
+
+def _inside(targets: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+    """Whether targets [n] are among the rows from ``start`` on, and their places there, if they are; [n, 1] each."""
+    column = targets[:, None] - start
+    return (column >= 0) & (column < size), column.clamp(0, size - 1)
+
+
+def _statistics(h: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, ...]:
+    """Of the logits z of each position: their peak, sums of e^(z − peak), z·e^(z − peak) and e^2(z − peak), and the
+    target's; float32 [n]."""
+    peak = torch.full((len(h),), -torch.inf, device=h.device)
+    total, linear, square = (torch.zeros_like(peak) for _ in range(3))
+    target = torch.zeros_like(peak)
+    for start, rows in row_slices(weight, len(h)):  # sums of e^z, z·e^z and e^2z, rescaled as the peak rises
+        z = _logits(h, rows, temperature)
+        inside, column = _inside(targets, start, len(rows))
+        target = torch.where(inside.squeeze(1), z.gather(1, column).squeeze(1), target)
+        higher = torch.maximum(peak, z.amax(1))
+        decay = (peak - higher).exp()
+        e = (z - higher[:, None]).exp_()
+        total = total * decay + e.sum(1)
+        square = square * decay.square() + torch.linalg.vector_norm(e, dim=1).square()
+        linear = linear * decay + e.mul_(z).sum(1)
+        peak = higher
+    return peak, total, linear, square, target
 
 
 class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, anchor: Tensor, targets: Tensor, temperature: float, head: Any):
         ctx.dtype, weight = weight.dtype, autocast(weight)  # the gradient is the master weight's
-        peak = torch.full((len(h),), -torch.inf, device=h.device)
-        total, linear, square = (torch.zeros_like(peak) for _ in range(3))
-        target = torch.empty_like(peak)
-        for start, rows in row_slices(weight, len(h)):  # sums of e^z, z·e^z and e^2z, rescaled as the peak rises
-            z = _logits(h, rows, temperature)
-            inside = ((targets >= start) & (targets < start + len(rows))).nonzero().squeeze(1)
-            target[inside] = z[inside, targets[inside] - start]
-            higher = torch.maximum(peak, z.amax(1))
-            decay, e = (peak - higher).exp(), (z - higher[:, None]).exp()
-            total = total * decay + e.sum(1)
-            linear = linear * decay + (e * z).sum(1)
-            square = square * decay.square() + e.square().sum(1)
-            peak = higher
+        with no_autocast(h):
+            peak, total, linear, square, target = _statistics(h, weight, targets, temperature)
         log_normaliser = peak + total.log()
         ctx.save_for_backward(h, weight, targets, log_normaliser)
         ctx.temperature, ctx.head, ctx.tape = temperature, head, getattr(head, "tape", None)
@@ -121,18 +152,22 @@ class _HeadScores(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, *_: Any):
         h, weight, targets, log_normaliser = ctx.saved_tensors
         segments = _whole(h) if ctx.tape is None else ctx.tape.head_segments
-        use = HeadUse(ctx.head, "weight", g, segments, h, weight, targets, log_normaliser, ctx.temperature)
-        gradient = None
-        if ctx.tape is not None and ctx.head.weight.requires_grad:
-            gradient = ctx.tape.take_head(use)
-        elif ctx.needs_input_grad[1]:
-            gradient = use.gradient()[0]
-        grad_h = use.input_gradient() if ctx.needs_input_grad[0] else None
-        return grad_h, gradient if gradient is None else gradient.to(ctx.dtype), None, None, None, None
+        grad_h = torch.zeros_like(h, dtype=torch.float32) if ctx.needs_input_grad[0] else None
+        use = HeadUse(ctx.head, "weight", g, segments, h, weight, targets, log_normaliser, ctx.temperature, grad_h)
+        with no_autocast(h):
+            gradient = None
+            if ctx.tape is not None and ctx.head.weight.requires_grad:
+                gradient = ctx.tape.take_head(use)
+            elif ctx.needs_input_grad[1]:
+                gradient = use.gradient()[0].to(ctx.dtype)
+            else:
+                for _ in use.slices():  # for grad_h alone
+                    pass
+        return grad_h if grad_h is None else grad_h.to(h.dtype), gradient, None, None, None, None
 
 
 def _whole(h: Tensor) -> Segments:
-    return Segments(torch.zeros(len(h), dtype=torch.long, device=h.device), 1)
+    return Segments(torch.zeros(len(h), dtype=torch.long), 1, h.device)
 
 
 def head_scores(head: nn.Linear, h: Tensor, targets: Tensor, temperature: float) -> TokenScores:

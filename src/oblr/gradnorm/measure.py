@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from oblr.errors import SettingError
 from oblr.gradnorm.capture import GradientSum, capture
-from oblr.gradnorm.contractions import GRAM_ROWS, ExactNorms, LinearNorms, SketchNorms
+from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, Segments
 from oblr.types import ResponseTokens, TokenScores
@@ -70,7 +70,7 @@ class GradNorms:
         if probes < 1:
             raise SettingError("gradnorm.probes", f"{probes} is not a count", "use at least 1")
         self.tier, self.passes, self.probes, self.seed = tier, passes, probes, seed
-        self.gram_rows = GRAM_ROWS  # a plan, which counts bytes and no seconds, sets more: that is fewer operations
+        self.gram_rows: int | None = None  # the device's; a plan of bytes sets more, which is fewer operations
 
     @property
     def measures(self) -> bool:
@@ -106,7 +106,7 @@ class GradNorms:
         (packed,) = parts
         if self.measures:
             norms = self.linear_norms(step)
-            with capture(lm, packed.segments, packed.target_segments, "record", norms) as tape:
+            with capture(lm, packed.segments, packed.target_segments, "record", norms, packed.token_ids) as tape:
                 found = _Found(packed, scorer(packed))
                 _differentiate(found.weighted_sum(None, factors))
             once = partial(tape.accumulate, group_size=group_size)
@@ -115,7 +115,7 @@ class GradNorms:
             finally:
                 tape.kept.clear()
             return
-        with capture(lm, *_merged(packed, group_size), "weights") as tape:
+        with capture(lm, *_merged(packed, group_size), "weights", None, packed.token_ids) as tape:
             found = _Found(packed, scorer(packed))
 
             def weigh(coefficients: Tensor) -> Tensor:
@@ -132,7 +132,8 @@ class GradNorms:
             with torch.no_grad():
                 found = _Found(packed, scorer(packed))
             return found, self.proxy(found)
-        with capture(lm, packed.segments, packed.target_segments, "norms", self.linear_norms(step)) as tape:
+        norms = self.linear_norms(step)
+        with capture(lm, packed.segments, packed.target_segments, "norms", norms, packed.token_ids) as tape:
             found = _Found(packed, scorer(packed))
             _differentiate(found.weighted_sum(None, factors))
         return found, tape.square_norms
@@ -148,14 +149,14 @@ class GradNorms:
     ) -> Tensor:
         """A plain weighted forward and backward that sees the groups' parts go by."""
         if len(parts) == 1:
-            with capture(lm, *_merged(parts[0], group_size), "weights") as tape:
+            with capture(lm, *_merged(parts[0], group_size), "weights", None, parts[0].token_ids) as tape:
                 _differentiate(_Found(parts[0], scorer(parts[0])).weighted_sum(coefficients, factors))
             return tape.square_norms
         gradient = GradientSum()
         counts = [packed.segments.count for packed in parts]
         sizes = counts if len(coefficients) == sum(counts) else [len(packed.targets) for packed in parts]
         for packed, own in zip(parts, coefficients.split(sizes), strict=True):
-            with capture(lm, *_merged(packed, packed.segments.count), "sum") as tape:
+            with capture(lm, *_merged(packed, packed.segments.count), "sum", None, packed.token_ids) as tape:
                 tape.sum = gradient
                 _differentiate(_Found(packed, scorer(packed)).weighted_sum(own, factors))
         return gradient.release()[None]
@@ -227,9 +228,9 @@ class _Found:
         return ResponseTokens(
             logs=(self.scores.logprobs.detach().double() - behaviour)[order],
             energy=self.scores.energy[order],
-            sequences=segments.ids[order],
+            sequences=self.packed.owners,
             behaviour=segments.sum(behaviour),
-            lengths=segments.ids.bincount(minlength=segments.count),
+            lengths=segments.lengths,
             group_size=1,
         )
 

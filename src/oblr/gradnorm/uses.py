@@ -5,7 +5,7 @@ after the backward pass that it was seen in.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
-from oblr.packing import Segments
+from oblr.packing import Segments, distinct_tokens
 
 #: segments → the same tokens under coarser segments
 Merged = Callable[[Segments], Segments]
@@ -104,11 +104,10 @@ class EmbeddingRows:
     ids: Tensor
     segments: Segments
 
-    def between(self, start: int, end: int) -> "EmbeddingRows":
-        """The rows of tokens ``start`` to ``end − 1``, counted from ``start``."""
-        inside = (self.ids >= start) & (self.ids < end)
-        segments = Segments(self.segments.ids[inside], self.segments.count)
-        return EmbeddingRows(self.table[inside], self.ids[inside] - start, segments)
+    def of_each(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The rows of each segment, and their tokens."""
+        for span in self.segments.spans:
+            yield contractions.tokens(self.table, span), contractions.tokens(self.ids, span)
 
 
 class TiedHead(Protocol):
@@ -154,9 +153,9 @@ class LinearUse(Use):
     def cross_terms(self, rows: EmbeddingRows) -> Tensor:
         """``2 Σ_{u,v} D[u, v] ⟨S_v, H_u⟩`` per segment, over its positions u and the tokens v that it contains."""
         terms = []
-        for span, own in zip(self.segments.spans, rows.segments.spans, strict=True):
-            columns, h = contractions.tokens(self.b, span)[:, rows.ids[own]], contractions.tokens(self.a, span)
-            terms.append(2 * (columns.float() * (h.float() @ rows.table[own].mT)).sum())
+        for span, (table, ids) in zip(self.segments.spans, rows.of_each(), strict=True):
+            columns, h = contractions.tokens(self.b, span)[:, ids], contractions.tokens(self.a, span)
+            terms.append(2 * (columns.float() * (h.float() @ table.mT)).sum())
         return torch.stack(terms)
 
 
@@ -186,9 +185,9 @@ class SumUse(Use):
 
 @dataclass(frozen=True)
 class EmbeddingUse(Use):
-    """Rows of a table looked up by ``ids`` [n]; where the head is tied to it, ``head`` is the head's use."""
+    """Rows of a table looked up by tokens, ``token_ids`` [n] on the CPU; where the head is tied to it, its use."""
 
-    ids: Tensor
+    token_ids: Tensor
     head: TiedHead | None
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
@@ -196,11 +195,10 @@ class EmbeddingUse(Use):
         return replace(use, head=self.head and self.head.weighted(coefficients, merged))
 
     def rows(self) -> EmbeddingRows:
-        vocabulary, kept = len(self.module.get_parameter(self.name)), self.segments.ids >= 0
-        keys, row = torch.unique(self.segments.ids[kept] * vocabulary + self.ids[kept], return_inverse=True)
-        table = torch.zeros(len(keys), self.b.shape[1], device=self.b.device)
-        table.index_add_(0, row, self.b[kept].float())
-        return EmbeddingRows(table, keys % vocabulary, Segments(keys // vocabulary, self.segments.count))
+        distinct = distinct_tokens(self.token_ids, self.segments)
+        table = torch.zeros(len(distinct.segments.host) + 1, self.b.shape[1], device=self.b.device)
+        table.index_add_(0, distinct.places, self.b.float())
+        return EmbeddingRows(table[:-1], distinct.ids, distinct.segments)
 
     def norms_of(self, rows: EmbeddingRows) -> Tensor:
         norms = rows.segments.sum(rows.table.square().sum(1))
