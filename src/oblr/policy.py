@@ -14,6 +14,7 @@ from oblr.baselines.base import Baseline, Groups, live_groups
 from oblr.checkpoint import on_every_rank
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
+from oblr.kernels import upload
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
 from oblr.model import TokenScorer, load_model, load_sharded
@@ -129,8 +130,11 @@ class PolicyModule(L.LightningModule):
 
     def update(self, batch: RolloutBatch, rewards: Tensor, gap: float, fresh: bool) -> StepReport:
         group_size = batch.group_size
-        norms, weights, ratios = (torch.full(batch.rewards.shape, NAN, dtype=torch.float64) for _ in range(3))
+        ratios, norms, weights = found = torch.full((3, *batch.rewards.shape), NAN, dtype=torch.float64)
         advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
+        taken: list[Tensor] = []
+        squares: list[Tensor] = []
+        means: list[Tensor] = []
         entropies: list[Tensor] = []
         step = Groups(rewards, weights, batch.lengths, self.gather(rewards), batch.greedy_rewards)
         live = self.baseline.live(step) | self.penalises_tokens
@@ -142,20 +146,24 @@ class PolicyModule(L.LightningModule):
         for groups, parts in self.micro_batches(batch, live):
             with self.score(tier, parts, group_size) as scores:
                 tokens = scores.tokens
-                ratios[groups] = tokens.sequence_logs.exp().view(-1, group_size).cpu()  # ρ_i
-                norms[groups] = scores.weights.view(-1, group_size).cpu()  # n_i
-                weights[groups] = self.loss.weights(tokens, scores.weights).view(-1, group_size).cpu()  # ρ_i² n_i
+                # ρ_i, n_i, ρ_i² n_i: a micro-batch's one wait for the device
+                own_scores = tokens.sequence_logs.exp(), scores.weights, self.loss.weights(tokens, scores.weights)
+                found[:, groups] = torch.stack(own_scores).view(3, -1, group_size).cpu()
                 own = step.of(groups, tokens)
-                advantage = self.baseline(own).flatten().to(self.device)  # R_i − b_i
+                advantage = upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
                 coefficients = self.loss.coefficients(tokens, advantage, self.per_token)  # ρ_i (R_i − b_i) / G
                 if self.reference is not None and self.penalises_tokens:
                     coefficients -= self.reference.token_coefficients(parts, tokens) / group_size
-                # .grad −= Σ_q g_q, and ‖g_q‖²
-                group_squares[groups] = scores.backward(-coefficients).cpu()
+                squares.append(scores.backward(-coefficients))  # .grad −= Σ_q g_q, and ‖g_q‖²
                 if fresh:
                     self.baseline.study(own)
-            advantages[groups] = tokens.means(advantage).view(-1, group_size).to(advantages)
+            taken.append(groups)
+            means.append(tokens.means(advantage))
             entropies.append(scores.entropy)
+        if taken:
+            order = torch.cat(taken)
+            group_squares[order] = torch.cat(squares).cpu()
+            advantages[order] = torch.cat(means).view(-1, group_size).to(advantages)
 
         moments = self.moments(group_squares)
         lr = self.schedule(moments, self.current_epoch)  # η_t

@@ -21,6 +21,7 @@ from oblr.gradnorm.contractions import ExactNorms, LinearNorms, square_norm
 from oblr.gradnorm.head import HeadUse
 from oblr.gradnorm.precision import autocast, no_autocast
 from oblr.gradnorm.uses import EmbeddingUse, Kept, LinearUse, SumUse, TiedHead, Use
+from oblr.kernels import on_gpu
 from oblr.packing import Segments
 
 Mode = Literal["norms", "record", "weights", "sum"]
@@ -186,23 +187,33 @@ class _Linear(torch.autograd.Function):
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, anchor: Tensor, eps: float, tape: Tape, module: nn.Module):
-        inverse = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+        if on_gpu(x):
+            y, inverse = torch.ops.aten._fused_rms_norm(x, weight.shape, weight.to(x.dtype), eps)
+        else:
+            inverse = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+            y = (x.float() * inverse).to(x.dtype) * weight
         ctx.save_for_backward(x, inverse, weight)
         ctx.tape, ctx.module = tape, module
-        return (x.float() * inverse).to(x.dtype) * weight
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor):
         """``∂f/∂x = (w⊙δ − x̂ · mean(w⊙δ⊙x̂)) / rms(x)``."""
         (x, inverse, weight), tape = ctx.saved_tensors, ctx.tape
-        gy, normed = gy.float(), x.float() * inverse
-        products = gy * normed.to(x.dtype)
-        rows = products.reshape(len(tape.segments.ids), -1)
+        if on_gpu(x):
+            gx, _ = torch.ops.aten._fused_rms_norm_backward(
+                gy.to(x.dtype), x, weight.shape, inverse, weight.to(x.dtype), [True, False]
+            )
+            products = gy.float().mul_(x).mul_(inverse)
+        else:
+            normed = x.float() * inverse
+            products = gy.float() * normed.to(x.dtype)
+            mean = products @ (weight.float() / len(weight))
+            gx = (gy.float() * weight).addcmul_(normed, mean[..., None], value=-1).mul_(inverse)
+        rows = products.reshape(len(tape.segments.host), -1)
         grad_weight = tape.take(SumUse(ctx.module, "weight", rows, tape.segments))
-        mean = products @ (weight.float() / len(weight))
-        gx = (gy * weight).addcmul_(normed, mean[..., None], value=-1).mul_(inverse).to(x.dtype)
-        return gx, _cast(grad_weight, weight.dtype), None, None, None, None
+        return gx.to(x.dtype), _cast(grad_weight, weight.dtype), None, None, None, None
 
 
 class _Embedding(torch.autograd.Function):
