@@ -25,6 +25,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from oblr.attention import SDPA, boundaries
 from oblr.errors import ExportError, SettingError
 from oblr.gradnorm.head import head_scores, needs_slices
 from oblr.gradnorm.precision import no_autocast
@@ -63,13 +64,14 @@ def load_tokenizer(path: str, setting: str = "policy.path") -> PreTrainedTokeniz
     return tokenizer
 
 
-#: Kernels, and no dropout: a policy's probabilities are those that the engine samples from.
-_LAYERS = {"attn_implementation": "sdpa", "attention_dropout": 0.0}
+def load_model(path: str, dtype: str, attention: str = SDPA) -> PreTrainedModel:
+    """The causal LM at ``path`` in ``dtype`` ("float32" or "bfloat16"), in training mode.
 
-
-def load_model(path: str, dtype: str) -> PreTrainedModel:
-    """The causal LM at ``path`` in ``dtype`` ("float32" or "bfloat16"), in training mode."""
-    return AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), **_LAYERS).train()
+    Without dropout: a policy's probabilities are those that the engine samples from.
+    """
+    return AutoModelForCausalLM.from_pretrained(
+        path, dtype=getattr(torch, dtype), attn_implementation=attention, attention_dropout=0.0
+    ).train()
 
 
 def weights_digest(path: str, config: PretrainedConfig) -> str:
@@ -132,9 +134,13 @@ class TokenScorer(nn.Module):
 
     def forward(self, packed: PackedBatch) -> TokenScores:
         hidden = self.lm.base_model(
-            input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids,
+            use_cache=False,
+            **boundaries(self.lm.config._attn_implementation, packed),
         ).last_hidden_state
-        hidden, head = hidden.flatten(0, 1)[packed.predictors], self.lm.get_output_embeddings()
+        hidden = hidden.flatten(0, 1).index_select(0, packed.predictors)
+        head = self.lm.get_output_embeddings()
         if needs_slices(head, len(hidden)):
             return head_scores(head, hidden, packed.targets, self.temperature)
         logprobs = head(hidden).float().div_(self.temperature).log_softmax(-1)
@@ -202,24 +208,24 @@ def load_sharded(
     mesh: DeviceMesh,
     compute_dtype: torch.dtype | None = None,
     cpu_offload: bool = False,
+    attention: str = SDPA,
 ) -> TokenScorer:
     """A scorer with the causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
 
     Collective.
 
     Args:
-        path, dtype, temperature: see :func:`load_model`, :class:`TokenScorer`; ``dtype`` is that of the trained shards.
+        path, dtype, attention: see :func:`load_model`; ``dtype`` is that of the trained shards.
+        temperature: see :class:`TokenScorer`.
         mesh, compute_dtype, cpu_offload: see :meth:`TokenScorer.shard`.
 
     Raises:
         SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
     """
     config = load_config(path)
-    config.attention_dropout = _LAYERS["attention_dropout"]
+    config.attention_dropout = 0.0
     with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, dtype), attn_implementation=_LAYERS["attn_implementation"]
-        )
+        lm = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention)
     scorer = TokenScorer(lm, temperature)
     scorer.shard(mesh, compute_dtype, cpu_offload)
     lm.to_empty(device="cpu" if cpu_offload else mesh.device_type)

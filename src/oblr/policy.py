@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import lightning as L
 import torch
@@ -10,6 +10,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from oblr.attention import SDPA, VARLEN, choose_attention
 from oblr.baselines.base import Baseline, Groups, live_groups
 from oblr.checkpoint import on_every_rank
 from oblr.errors import SettingError, StaleEngineError
@@ -17,7 +18,7 @@ from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.kernels import upload
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
-from oblr.model import TokenScorer, load_model, load_sharded
+from oblr.model import TokenScorer, load_config, load_model, load_sharded
 from oblr.packing import PackedBatch, cut, pack, plan
 from oblr.randomness import random_state, set_random_state
 from oblr.reference import Reference
@@ -48,9 +49,10 @@ class PolicyModule(L.LightningModule):
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
         activation_checkpointing: keep what enters each block, and compute the rest again in the backward pass.
         cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
+        attention: ``varlen``, flash attention without a mask; ``sdpa``; ``auto``: the former on a GPU in bfloat16.
 
     Raises:
-        SettingError: no update.
+        SettingError: no update, or an unknown attention.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class PolicyModule(L.LightningModule):
         updates_per_batch: int = 1,
         activation_checkpointing: bool = False,
         cpu_offload: bool = False,
+        attention: Literal["auto", "varlen", "sdpa"] = "auto",
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -77,6 +80,9 @@ class PolicyModule(L.LightningModule):
         self.gradnorm, self.temperature, self.token_budget = gradnorm, temperature, token_budget
         if updates_per_batch < 1:
             raise SettingError("policy.updates_per_batch", f"{updates_per_batch} is not a count", "use at least 1")
+        if attention not in ("auto", VARLEN, SDPA):
+            raise SettingError("policy.attention", f"{attention!r} is unknown", f"use auto, {VARLEN} or {SDPA}")
+        self.attention = attention
         self.kl, self.updates_per_batch, self.logprob_gap_bound = kl, updates_per_batch, logprob_gap_bound
         self.penalises_tokens = kl is not None and not kl.shapes_reward
         self.activation_checkpointing, self.cpu_offload = activation_checkpointing, cpu_offload
@@ -95,11 +101,15 @@ class PolicyModule(L.LightningModule):
 
     def load(self) -> TokenScorer:
         """The model at ``path``, on this rank's device, and sharded where the strategy shards."""
+        device, computed_in = self.trainer.strategy.root_device, self.compute_dtype or getattr(torch, self.dtype_name)
+        chosen = choose_attention(load_config(self.path), device.type == "cuda", computed_in)
+        attention = chosen if self.attention == "auto" else self.attention
         if self.device_mesh is None:
-            scorer = TokenScorer(load_model(self.path, self.dtype_name), self.temperature)
-            return scorer.to(self.trainer.strategy.root_device)
-        mesh = self.device_mesh["data_parallel"]
-        return load_sharded(self.path, self.dtype_name, self.temperature, mesh, self.compute_dtype, self.cpu_offload)
+            return TokenScorer(load_model(self.path, self.dtype_name, attention), self.temperature).to(device)
+        return load_sharded(
+            *(self.path, self.dtype_name, self.temperature, self.device_mesh["data_parallel"]),
+            *(self.compute_dtype, self.cpu_offload, attention),
+        )
 
     @property
     def compute_dtype(self) -> torch.dtype | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 def autocast(x: Any) -> Any:
     """``x`` (or None) in the precision that autocast, where it is on, has linear layers compute in."""
-    if x is None or not torch.is_autocast_enabled(x.device.type):
+    if x is None or not torch.amp.is_autocast_available(x.device.type) or not torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
 
