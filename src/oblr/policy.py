@@ -101,8 +101,8 @@ class PolicyModule(L.LightningModule):
 
     def load(self) -> TokenScorer:
         """The model at ``path``, on this rank's device, and sharded where the strategy shards."""
-        device, computed_in = self.trainer.strategy.root_device, self.compute_dtype or getattr(torch, self.dtype_name)
-        chosen = choose_attention(load_config(self.path), device.type == "cuda", computed_in)
+        device = self.trainer.strategy.root_device
+        chosen = choose_attention(load_config(self.path), device.type == "cuda", self.computed_in)
         attention = chosen if self.attention == "auto" else self.attention
         if self.device_mesh is None:
             return TokenScorer(load_model(self.path, self.dtype_name, attention), self.temperature).to(device)
@@ -115,6 +115,11 @@ class PolicyModule(L.LightningModule):
     def compute_dtype(self) -> torch.dtype | None:
         """What weights are rounded to before they are used, if they are."""
         return torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
+
+    @property
+    def computed_in(self) -> torch.dtype:
+        """Precision of the layers' products."""
+        return self.compute_dtype or getattr(torch, self.dtype_name)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.make_optimizer(self.parameters())
@@ -150,7 +155,7 @@ class PolicyModule(L.LightningModule):
         live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())
         optimizer.zero_grad()
-        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.least)
+        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.computed_in, self.least)
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, parts in self.micro_batches(batch, live):

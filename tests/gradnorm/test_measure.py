@@ -190,18 +190,38 @@ def test_auto_takes_one_pass_where_it_fits_and_says_so(caplog):
     caplog.set_level("INFO")
     lm = tiny_model(tied=True)
     fits, does_not = GradNorms(), GradNorms()
-    fits.choose_passes(lm, token_budget=1000)
-    does_not.choose_passes(lm, token_budget=10**12)
+    fits.choose_passes(lm, 1000, torch.float32)
+    does_not.choose_passes(lm, 10**12, torch.float32)
     assert (fits.passes, does_not.passes) == ("one", "two")
     assert "one pass" in caplog.text
     assert "two pass" in caplog.text
     on_another_rank = GradNorms()
-    on_another_rank.choose_passes(lm, token_budget=1000, least=lambda free: 0.0)  # whose memory is full
+    on_another_rank.choose_passes(lm, 1000, torch.float32, least=lambda free: 0.0)  # whose memory is full
     assert on_another_rank.passes == "two"
+
+
+def test_auto_counts_what_one_pass_keeps(monkeypatch):
+    """Output gradients in the precision that is computed in; with checkpointing the inputs too."""
+    lm, tokens = tiny_model(tied=True), 1000
+    linear = [module for module in lm.modules() if isinstance(module, nn.Linear)]
+    outputs = sum(module.out_features for module in linear) * tokens
+    inputs = sum(module.in_features for module in linear) * tokens
+    gradients = sum(p.nbytes for p in lm.parameters())
+
+    def passes(needed, computed):
+        """With a little more memory, and with a little less."""
+        chosen = []
+        for share in (1.001, 0.999):
+            monkeypatch.setattr(measure, "_free_memory", lambda share=share: gradients + share * needed / measure.ROOM)
+            gradnorm = GradNorms()
+            gradnorm.choose_passes(lm, tokens, computed)
+            chosen.append(gradnorm.passes)
+        return chosen
+
+    assert passes(4 * outputs, torch.float32) == ["one", "two"]
+    assert passes(2 * outputs, torch.bfloat16) == ["one", "two"]
     lm.gradient_checkpointing_enable()
-    checkpointed = GradNorms()
-    checkpointed.choose_passes(lm, token_budget=1000)
-    assert checkpointed.passes == "two"
+    assert passes(4 * (outputs + inputs), torch.float32) == ["one", "two"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from oblr.errors import SettingError
 from oblr.gradnorm.capture import GradientSum, capture
@@ -25,6 +26,8 @@ Scorer = Callable[[PackedBatch], TokenScores]
 #: ``f_t`` of every response token, float64 [n]
 Factors = Callable[[ResponseTokens], Tensor]
 log = logging.getLogger(__name__)
+#: Share of the free memory that one pass may fill with what it keeps; the rest is for logits and a block at work.
+ROOM = 0.75
 
 
 @dataclass(frozen=True)
@@ -174,27 +177,37 @@ class GradNorms:
             return torch.ones_like(tokens.behaviour)
         return tokens.sums(tokens.energy) if self.tier == "logit" else tokens.lengths.double()
 
-    def choose_passes(self, lm: nn.Module, token_budget: int, least: Callable[[float], float] = lambda x: x) -> None:
+    def choose_passes(
+        self, lm: nn.Module, token_budget: int, computed: torch.dtype, least: Callable[[float], float] = lambda x: x
+    ) -> None:
         """Settle ``passes=auto`` for micro-batches of ``token_budget`` tokens and log why.
 
         Args:
+            computed: what layers compute in.
             least: the smallest of a number over all ranks, which must choose alike: collectives run inside each pass.
         """
         if self.passes != "auto" or not self.measures:
             return
-        kept = sum(
-            (module.in_features + module.out_features) * module.weight.element_size()
-            for module in lm.modules()
-            if isinstance(module, nn.Linear) and any(p.requires_grad for p in module.parameters(recurse=False))
-        )
-        needed, free = kept * token_budget, least(_free_memory())
+        parameters = [p for p in lm.parameters() if p.requires_grad]
         checkpointing = getattr(lm, "is_gradient_checkpointing", False)
-        self.passes = "two" if checkpointing or needed > free / 2 else "one"
+        kept = sum(
+            module.out_features + module.in_features * checkpointing  # without it autograd keeps the inputs anyway
+            for module in lm.modules()
+            if isinstance(module, nn.Linear) and module.weight.requires_grad
+        )
+        needed = token_budget * kept * computed.itemsize
+        gradients = sum(_local(p).nbytes for p in parameters if p.grad is None)
+        free = least(_free_memory() - gradients)
+        self.passes = "one" if needed <= ROOM * free else "two"
         log.info(
             "gradnorm.passes=auto: %s pass(es); what %d tokens leave behind takes up to %.2f GiB of %.2f free%s",
             *(self.passes, token_budget, needed / 2**30, free / 2**30),
             ", activation checkpointing is on" if checkpointing else "",
         )
+
+
+def _local(p: Tensor) -> Tensor:
+    return p.to_local() if isinstance(p, DTensor) else p
 
 
 def _free_memory() -> float:

@@ -112,7 +112,8 @@ def make_plan(
     parameters = sum(p.numel() for p in lm.parameters())
     weights = sum(p.nbytes for p in lm.parameters()) / (world.ranks if world.sharded else 1)
     free = device.memory - CONTEXT - (0 if device.offload else weights) - (weights if policy.kl else 0)
-    policy.gradnorm.choose_passes(lm, policy.token_budget, least=lambda _: free)
+    computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
+    policy.gradnorm.choose_passes(lm, policy.token_budget, computed, least=lambda _: free)
     policy.gradnorm.gram_rows = max(GRAM_ROWS, batch.longest)
     update = plan_update(policy, config, world, batch)
 
