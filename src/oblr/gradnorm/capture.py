@@ -84,6 +84,7 @@ class Tape:
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         self.head, self.embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
         self.tied = self.head.weight is self.embedding.weight
+        self.sharded = isinstance(self.embedding.weight, DTensor)
         self.tied_head: TiedHead | None = None
         self.kept: list[Kept] = []
         self.sum = GradientSum()
@@ -111,11 +112,14 @@ class Tape:
             self.kept.append(kept)
         elif self.mode == "norms":
             norms = use.square_norms(self.linear_norms)
+        elif self.mode == "weights":
+            p = use.module.get_parameter(use.name)
+            into = None if self.sharded else _room(p)
+            gradient, norms = use.gradient(into)
+            self.square_norms += norms
+            return gradient if into is None else None  # FSDP2 shares out what autograd is given
         else:
             gradient, norms = use.gradient()
-            if self.mode == "weights":
-                self.square_norms += norms
-                return gradient
             owner = self.embedding if self.tied and use.module is self.head else use.module
             self.sum.add(owner, use.name, gradient)
         self.square_norms += norms
@@ -141,10 +145,21 @@ class Tape:
         with torch.no_grad(), no_autocast(coefficients):
             while self.kept:
                 kept = self.kept.pop()
-                gradient, square_norms = kept.combine(coefficients, lambda s: rows if s is self.segments else targets)
+                p = kept.module.get_parameter(kept.name)
+                into = _room(p)
+                gradient, square_norms = kept.combine(
+                    coefficients, lambda s: rows if s is self.segments else targets, into
+                )
                 norms += square_norms
-                _add_gradient(kept.module.get_parameter(kept.name), gradient)
+                if into is None:
+                    _add_gradient(p, gradient)
         return norms
+
+
+def _room(p: nn.Parameter) -> Tensor | None:
+    """``p``'s gradient so far, if more of it can be added in place."""
+    fits = p.grad is not None and not isinstance(p.grad, DTensor) and p.grad.dtype == torch.float32
+    return p.grad if fits else None
 
 
 def _add_gradient(p: nn.Parameter, gradient: Tensor) -> None:

@@ -144,15 +144,18 @@ def tokens(x: Tensor, span: slice | Tensor) -> Tensor:
     return x[span] if isinstance(span, slice) else x.index_select(0, span)
 
 
-def grouped_gradient(a: Tensor, b: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+def grouped_gradient(a: Tensor, b: Tensor, segments: Segments, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Weight gradient of all segments, float32 [d_out, d_in], and its squared norm per segment [S].
 
     Forms one segment's gradient at a time, so the product costs what the plain weight gradient costs.
+
+    Args:
+        into: what the gradient is added to and returned in; None: a tensor of its own.
     """
-    total, norms = None, []
+    norms = []
     for span in segments.spans:
         gradient = linear_gradient(a, b, span)
         norms.append(square_norm(gradient))
-        total = gradient.float() if total is None else total.add_(gradient)
-    assert total is not None
-    return total, torch.stack(norms)
+        into = gradient.float() if into is None else into.add_(gradient)
+    assert into is not None
+    return into, torch.stack(norms)

@@ -67,13 +67,11 @@ class HeadUse(Use):
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
         return replace(self, input_gradient=None), self.square_norms(linear_norms)
 
-    def gradient(self) -> tuple[Tensor, Tensor]:
-        total = torch.empty(self.weight.shape, device=self.a.device)
+    def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        total = torch.zeros(self.weight.shape, device=self.a.device) if into is None else into
         norms = torch.zeros(self.segments.count, device=self.a.device)
         for start, use in self.slices():
-            part, square_norms = use.gradient()
-            total[start : start + len(part)] = part
-            norms += square_norms
+            norms += use.gradient(total[start : start + use.b.shape[1]])[1]
         return total, norms
 
     def cross_terms(self, rows: EmbeddingRows) -> Tensor:

@@ -32,8 +32,8 @@ class Kept(Protocol):
     @property
     def name(self) -> str: ...
 
-    def combine(self, coefficients: Tensor, merged: Merged) -> tuple[Tensor, Tensor]:
-        """The gradient of ``Σ_s c_s f_s``, float32, and the squared norm of each merged segment's part."""
+    def combine(self, coefficients: Tensor, merged: Merged, into: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The gradient of ``Σ_s c_s f_s``, as :meth:`Use.gradient`, and each merged segment's squared norm."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,28 @@ class Use(ABC):
         """Squared norm of the parameter's gradient per segment [S]."""
 
     @abstractmethod
-    def gradient(self) -> tuple[Tensor, Tensor]:
-        """The gradient summed over all segments, float32, and its squared norm per segment [S]."""
+    def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The gradient summed over all segments, float32, and its squared norm per segment [S].
+
+        Args:
+            into: what the gradient is added to and returned in; None: a tensor of its own.
+        """
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
         """What to remember, and the squared norms."""
         return self, self.square_norms(linear_norms)
 
-    def combine(self, coefficients: Tensor, merged: Merged) -> tuple[Tensor, Tensor]:
-        return self.weighted(coefficients, merged).gradient()
+    def combine(self, coefficients: Tensor, merged: Merged, into: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.weighted(coefficients, merged).gradient(into)
 
     def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
         """The same use with each segment's output gradient times its coefficient [S], and segments merged."""
         return replace(self, b=self.times(coefficients, self.b), segments=merged(self.segments))
 
     def times(self, coefficients: Tensor, x: Tensor) -> Tensor:
-        """Token rows ``x`` [n, …], each times the coefficient of its segment."""
-        per_token = coefficients.to(x.dtype)[self.segments.ids.clamp(min=0)]
-        return x * per_token.view(-1, *[1] * (x.ndim - 1))
+        """Token rows ``x`` [n, …], each times the coefficient of its segment, which is not rounded before."""
+        per_token = coefficients.float()[self.segments.ids.clamp(min=0)]
+        return torch.mul(x, per_token.view(-1, *[1] * (x.ndim - 1)), out=torch.empty_like(x))
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,12 @@ class KeptGradients:
     segments: Segments
     gradients: Tensor
 
-    def combine(self, coefficients: Tensor, merged: Merged) -> tuple[Tensor, Tensor]:
+    def combine(self, coefficients: Tensor, merged: Merged, into: Tensor | None) -> tuple[Tensor, Tensor]:
         n_groups = merged(self.segments).count
         stacked = self.gradients.flatten(1).unflatten(0, (n_groups, -1))
         parts = torch.bmm(coefficients.to(stacked.dtype).view(n_groups, 1, -1), stacked).squeeze(1)
-        return parts.sum(0).view(self.gradients.shape[1:]), torch.linalg.vector_norm(parts, dim=1).square()
+        total = parts.sum(0).view(self.gradients.shape[1:])
+        return _added(total, into), torch.linalg.vector_norm(parts, dim=1).square()
 
 
 @dataclass(frozen=True)
@@ -147,8 +152,8 @@ class LinearUse(Use):
             norms.append(contractions.square_norm(gradient))
         return KeptGradients(self.module, self.name, self.segments, gradients), torch.stack(norms)
 
-    def gradient(self) -> tuple[Tensor, Tensor]:
-        return contractions.grouped_gradient(self.a, self.b, self.segments)
+    def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return contractions.grouped_gradient(self.a, self.b, self.segments, into)
 
     def cross_terms(self, rows: EmbeddingRows) -> Tensor:
         """``2 Σ_{u,v} D[u, v] ⟨S_v, H_u⟩`` per segment, over its positions u and the tokens v that it contains."""
@@ -178,9 +183,9 @@ class SumUse(Use):
         sums = self.sums()
         return KeptGradients(self.module, self.name, self.segments, sums), sums.square().sum(1)
 
-    def gradient(self) -> tuple[Tensor, Tensor]:
+    def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
         sums = self.sums()
-        return sums.sum(0), sums.square().sum(1)
+        return _added(sums.sum(0), into), sums.square().sum(1)
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,11 @@ class EmbeddingUse(Use):
     def square_norms(self, linear_norms: LinearNorms) -> Tensor:
         return self.norms_of(self.rows())
 
-    def gradient(self) -> tuple[Tensor, Tensor]:
+    def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
         rows, table = self.rows(), self.module.get_parameter(self.name)
-        return torch.zeros(table.shape, device=self.b.device).index_add_(0, rows.ids, rows.table), self.norms_of(rows)
+        into = torch.zeros(table.shape, device=self.b.device) if into is None else into
+        return into.index_add_(0, rows.ids, rows.table), self.norms_of(rows)
+
+
+def _added(gradient: Tensor, into: Tensor | None) -> Tensor:
+    return gradient if into is None else into.add_(gradient)
