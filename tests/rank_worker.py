@@ -85,6 +85,9 @@ class Share:
 
 
 class Keep(L.Callback):
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self.gradient = {name: whole(p.grad).clone() for name, p in pl_module.scorer.lm.named_parameters()}
+
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.report: StepReport = outputs["report"]
 
@@ -138,7 +141,7 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         "square_norms": trainer.strategy.all_gather(report.square_norms).flatten(),
         "moments": torch.tensor([report.moments.mean_square, report.moments.square_mean, report.lr]),
         **{name: weight.clone() for name, weight in policy.weights()},
-        "gradient": {name: whole(p.grad) for name, p in policy.scorer.lm.named_parameters()},
+        "gradient": keep.gradient,
     }
     if trainer.is_global_zero:
         torch.save(result, folder / f"{settings}-{passes}.pt")
