@@ -173,10 +173,11 @@ class TokenScorer(nn.Module):
         """
         for name, p in self.lm.named_parameters():
             weight = p.detach()
-            if isinstance(weight, DTensor):  # a shard in host memory travels by the mesh's device
-                local = weight.to_local().to(weight.device_mesh.device_type, dtype or p.dtype)
-                spec = {"shape": p.shape, "stride": p.stride()}
-                yield name, DTensor.from_local(local, weight.device_mesh, weight.placements, **spec).full_tensor()
+            if isinstance(weight, DTensor):
+                shard = weight.to_local().to(of_run().device, dtype or p.dtype)  # which may lie in host memory
+                mesh, placements = weight.device_mesh, weight.placements
+                whole = DTensor.from_local(shard, mesh, placements, shape=weight.shape, stride=weight.stride())
+                yield name, whole.full_tensor()
             else:
                 yield name, weight.to(dtype or p.dtype)
 

@@ -75,9 +75,9 @@ class Ranks:
         if self.group is None:
             return tensor
         own = tensor.detach().to(self.device).contiguous()
-        rows = own.new_empty(self.count * len(own), *own.shape[1:])
-        dist.all_gather_into_tensor(rows, own, group=self.group)
-        return rows.to(tensor.device)
+        rows = [torch.empty_like(own) for _ in range(self.count)]
+        dist.all_gather(rows, own, group=self.group)
+        return torch.cat(rows).to(tensor.device)
 
     def greatest(self, number: float) -> float:
         """The largest ``number`` of all ranks."""
