@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-import torch
 from lightning import LightningModule, Trainer
 
 from callbacks.evaluation import Evaluation
 from callbacks.observer import rollout_data
 from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, longest
 from oblr.evaluation.measures import measure
+from oblr.ranks import of_run
 
 
 class BenchmarkEvaluation(Evaluation):
@@ -59,7 +59,7 @@ class BenchmarkEvaluation(Evaluation):
             sampling = replace(data.sampling, n=self.samples, max_new_tokens=benchmark.max_new_tokens)
             share = self.problems[name][trainer.global_rank :: trainer.world_size]
             attempts = attempt(benchmark, share, data.generate, data.tokenizer, sampling, self.seed)
-            for figure, interval in measure(together(attempts, trainer), self.k).items():
+            for figure, interval in measure(together(attempts), self.k).items():
                 figures |= {
                     f"eval/{name}/{figure}": interval.mean,
                     f"eval/{name}/{figure}_low": interval.low,
@@ -70,11 +70,8 @@ class BenchmarkEvaluation(Evaluation):
             trainer.logger.log_metrics(figures, step=trainer.current_epoch)
 
 
-def together(attempts: list[Attempts], trainer: Trainer) -> list[Attempts]:
+def together(attempts: list[Attempts]) -> list[Attempts]:
     """Those of all ranks, in the order of the problems."""
-    if trainer.world_size == 1:
-        return attempts
-    shares: list[list[Attempts]] = [[] for _ in range(trainer.world_size)]
-    torch.distributed.all_gather_object(shares, attempts)
+    shares = of_run().objects(attempts)
     ordered = [one for turn in zip_longest(*shares) for one in turn]
     return ordered[: sum(map(len, shares))]  # the last turn may not reach every rank

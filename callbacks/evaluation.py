@@ -11,6 +11,7 @@ from callbacks.observer import Observer, rollout_data
 from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.metrics.aggregate import Interval
 from oblr.policy import PolicyModule
+from oblr.ranks import of_run
 from oblr.types import RolloutBatch, Sampling
 
 
@@ -74,6 +75,7 @@ class HeldOutEvaluation(Evaluation):
         data = rollout_data(trainer)
         share = data.held_out[trainer.global_rank :: trainer.world_size]
         rollouts = data.rollouts(share, sampling, self.seed)
-        metric = ProblemAccuracy()  # gathers the shares of all ranks
-        metric.update(torch.tensor([rollout.reward for rollout in rollouts]).view(-1, sampling.n))
+        metric = ProblemAccuracy()
+        for rewards in of_run().objects([rollout.reward for rollout in rollouts]):
+            metric.update(torch.tensor(rewards).view(-1, sampling.n))
         return metric.compute()

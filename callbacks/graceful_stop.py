@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 from types import FrameType
-from typing import cast
 
 from lightning import Callback, LightningModule, Trainer
 
-from oblr.policy import PolicyModule
+from oblr.ranks import of_run
 
 log = logging.getLogger(__name__)
 #: What asks a run to end. SLURM sends the last two before it takes the machine away.
@@ -45,7 +44,7 @@ class GracefulStop(Callback):
         self.training = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        number = cast(PolicyModule, pl_module).greatest(self.received or 0)
+        number = of_run().greatest(self.received or 0)
         if number:
             self.received, trainer.should_stop = signal.Signals(int(number)), True
 

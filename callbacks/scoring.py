@@ -5,6 +5,7 @@ from lightning import Trainer
 
 from callbacks.observer import Observer, rollout_data
 from oblr.policy import PolicyModule
+from oblr.ranks import of_run
 from oblr.types import StepReport
 
 
@@ -17,7 +18,6 @@ class ScoringFailures(Observer):
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         pool = rollout_data(trainer).reward_pool
         counts = torch.tensor([float(pool.timeouts), float(pool.errors)])
-        new = (counts - self.before).to(trainer.strategy.root_device)
+        timeouts, errors = of_run().reduce(counts - self.before).tolist()
         self.before = counts
-        timeouts, errors = trainer.strategy.reduce(new, reduce_op="sum").tolist()
         policy.log_dict({"reward/timeouts": timeouts, "reward/errors": errors})

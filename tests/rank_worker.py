@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from collectives import Record
 from conftest import drawn_by, make_rollouts, tiny_model
 from torch.distributed.tensor import DTensor
 
@@ -14,6 +15,7 @@ from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Baseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.value import ValueBaseline
+from oblr.gradnorm import head
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.kl import KLPenalty
 from oblr.losses.policy_gradient import PolicyGradientLoss
@@ -85,6 +87,9 @@ class Share:
 
 
 class Keep(L.Callback):
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self.gradient = {name: whole(p.grad).clone() for name, p in pl_module.scorer.lm.named_parameters()}
+
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.report: StepReport = outputs["report"]
 
@@ -124,7 +129,7 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         devices=1 if kind == "single" else 2,
         strategy=strategy,
         precision=precision,
-        callbacks=[keep],
+        callbacks=[keep, Record(str(folder / f"{settings}-{passes}"))],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -138,14 +143,15 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         "square_norms": trainer.strategy.all_gather(report.square_norms).flatten(),
         "moments": torch.tensor([report.moments.mean_square, report.moments.square_mean, report.lr]),
         **{name: weight.clone() for name, weight in policy.weights()},
-        "gradient": {name: whole(p.grad) for name, p in policy.scorer.lm.named_parameters()},
+        "gradient": keep.gradient,
     }
     if trainer.is_global_zero:
         torch.save(result, folder / f"{settings}-{passes}.pt")
 
 
 if __name__ == "__main__":
-    kind, rewards, precision, path, *runs = sys.argv[1:]
+    kind, rewards, precision, logits, path, *runs = sys.argv[1:]
+    head.SLICE = int(logits)
     folder = Path(path)
     if not (folder / "model").exists():
         tiny_model(is_tied(folder)).save_pretrained(folder / "model")

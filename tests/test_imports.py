@@ -21,22 +21,23 @@ ALLOWED = {
     "provenance": set(),
     "randomness": set(),
     "processes": {"errors", "terminal"},
-    "checkpoint": {"errors"},
-    "strategies": {"checkpoint"},
+    "ranks": set(),
+    "checkpoint": {"errors", "ranks"},
+    "strategies": {"checkpoint", "ranks"},
     "sweeps": BASE | {"metrics", "provenance"},
     **dict.fromkeys(LEAVES, BASE),
     "rewards": BASE | {"processes"},
     "attention": BASE | {"gradnorm"},
-    "model": BASE | {"gradnorm", "attention"},
+    "model": BASE | {"gradnorm", "attention", "ranks"},
     "pretraining": BASE,
     "reference": BASE | {"model", "losses"},
     "plan": BASE | {"attention", "model", "reference", "gradnorm", "policy", "rollout"},
     "policy": BASE
-    | {"checkpoint", "randomness", "attention", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
+    | {"ranks", "randomness", "attention", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"model", "rewards", "terminal"},
     "evaluation": BASE | {"metrics", "provenance", "rewards"},
     "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
-    "callbacks": BASE | LEAVES | {"checkpoint", "policy", "rollout", "evaluation"},
+    "callbacks": BASE | LEAVES | {"checkpoint", "ranks", "policy", "rollout", "evaluation"},
 }
 SCRIPTS = {"train.py", "eval.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}
 #: package → the only places that may import it

@@ -43,6 +43,9 @@ class KeepReports(L.Callback):
     def __init__(self):
         self.reports = []
 
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        pl_module.gradient = {name: p.grad.clone() for name, p in pl_module.scorer.lm.named_parameters()}
+
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.reports.append(outputs["report"])
 
@@ -68,7 +71,10 @@ def take_steps(
     bound=1.0,
     **settings,
 ):
-    """The policy after that many epochs on one batch, and their reports; ``settings`` are the policy's others."""
+    """The policy after that many epochs on one batch, with the last ``gradient``, and their reports.
+
+    ``settings`` are the policy's others.
+    """
     policy = PolicyModule(
         path=str(folder),
         dtype="float32",
@@ -125,8 +131,7 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
         groups.append(combine([scores[i] for i in members], coefficients))
     gradient = combine(groups, [1 / 4] * 4)
 
-    parameters = dict(policy.scorer.lm.named_parameters())
-    difference = square_norm({name: p.grad.double() + gradient[name] for name, p in parameters.items()})
+    difference = square_norm({name: found.double() + gradient[name] for name, found in policy.gradient.items()})
     assert (difference / square_norm(gradient)) ** 0.5 < 1e-5
     live = report.live.repeat_interleave(GROUP_SIZE)
     torch.testing.assert_close(
@@ -184,7 +189,7 @@ def test_the_update_moves_by_the_rate_against_the_gradient(tmp_path):
     policy, (report,) = take_steps(tmp_path, batch, schedule=SNRSchedule(0.1, "plug_in"))
     assert 0 < report.lr < 0.1
     for name, p in policy.scorer.lm.named_parameters():
-        torch.testing.assert_close(p.data, before[name].data - report.lr * p.grad)
+        torch.testing.assert_close(p.data, before[name].data - report.lr * policy.gradient[name])
 
 
 def test_a_stale_engine_stops_the_run(tmp_path):

@@ -6,18 +6,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
+from collectives import recorded
+from conftest import ROOT, VOCAB
+
+from oblr.gradnorm.head import SLICE
 
 
-def run(folder, kind, rewards, *runs, precision="32-true"):
-    """What each of the runs results in: settings of ``rank_worker.py``, passes and token budget."""
+def run(folder, kind, rewards, *runs, precision="32-true", logits=SLICE):
+    """What each of the runs results in: settings of ``rank_worker.py``, passes and token budget.
+
+    ``logits`` are held at once. Two ranks must have taken part in the same collectives.
+    """
+    arguments = kind, rewards, precision, str(logits), str(folder)
     subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "rank_worker.py"), kind, rewards, precision, str(folder), *runs],
+        [sys.executable, str(ROOT / "tests" / "rank_worker.py"), *arguments, *runs],
         check=True,
         capture_output=True,
         timeout=240,
     )
     names = ["-".join(one.split(":")[:2]) for one in runs]
+    if kind != "single":
+        assert all(recorded(folder / name) for name in names)
     return [torch.load(Path(folder) / f"{name}.pt") for name in names]
 
 
@@ -48,6 +57,15 @@ def test_two_ranks_equal_one_process(tmp_path, tying, rewards):
         two, one = run(folder, kind, rewards, "plain:two:60", "plain:one:40")  # where 40 are too few, a group is cut
         assert_equal(two, single, f"{kind} two")
         assert_equal(one, single, f"{kind} one")
+
+
+@pytest.mark.parametrize("tying", ["tied", "untied"])
+@pytest.mark.parametrize("passes", ["one:60", "two:60", "one:20"])  # where 20 are too few, groups are cut
+def test_unequal_shares_do_not_hang(tmp_path, tying, passes):
+    """One rank has no live group, and so few targets that their logits would need no slices; the other's do."""
+    folder = tmp_path / tying
+    folder.mkdir()
+    run(folder, "fsdp", "first", f"plain:{passes}", logits=25 * VOCAB)
 
 
 def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):

@@ -9,12 +9,10 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -24,9 +22,9 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from oblr.errors import REMEDIES, CheckpointError, SettingError
+from oblr.ranks import of_run, on_every_rank, on_first_rank
 
 META, MANIFEST = "meta.pt", "manifest.json"
-T = TypeVar("T")
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta: dict[str, Any]) -> None:
@@ -40,11 +38,12 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta
     try:
         on_first_rank(lambda: shutil.rmtree(part, ignore_errors=True))
         tensors = _flat(module, _states(module, optimizer))
-        dcp.save(tensors, storage_writer=_Writer(part), no_dist=not dist.is_initialized())
-        digests = on_every_rank(lambda: {file.name: _digest(file) for file in part.glob(f"__{_rank()}_*")})
+        group = of_run().group
+        dcp.save(tensors, storage_writer=_Writer(part), process_group=group, no_dist=group is None)
+        digests = on_every_rank(lambda: {file.name: _digest(file) for file in part.glob(f"__{of_run().rank}_*")})
         on_first_rank(lambda: _finish(part, folder, digests, meta))
     except (OSError, CheckpointException) as error:
-        if _rank() == 0:
+        if of_run().rank == 0:
             shutil.rmtree(part, ignore_errors=True)
         cause = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
         remedy = REMEDIES.get(getattr(cause, "errno", None) or 0, "mend that")
@@ -61,12 +60,13 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer | Non
         SettingError: on every rank, where a file is not what was written.
     """
     manifest = json.loads((folder / MANIFEST).read_text())
-    mine = sorted(manifest)[_rank() :: _ranks()]
+    ranks = of_run()
+    mine = sorted(manifest)[ranks.rank :: ranks.count]
     damaged = on_every_rank(lambda: [name for name in mine if _digest(folder / name) != manifest[name]])
     if names := ", ".join(name for names in damaged for name in names):
         raise SettingError("ckpt_path", f"{folder} is damaged: {names}", "resume another one")
     states = {} if optimizer is None else _empty_states(folder, module)
-    dcp.load(_flat(module, states), checkpoint_id=folder, no_dist=not dist.is_initialized())
+    dcp.load(_flat(module, states), checkpoint_id=folder, process_group=ranks.group, no_dist=ranks.group is None)
     if optimizer is not None:
         name_of = {p: name for name, p in module.named_parameters()}
         owners = [name_of[p] for group in optimizer.param_groups for p in group["params"]]
@@ -168,35 +168,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- ranks that fail together -----------------------------------------------------------------------------------------
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _ranks() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def on_every_rank(action: Callable[[], T]) -> list[T]:
-    """What ``action`` returns on each rank; an OSError of one of them is raised on all."""
-    try:
-        own: T | OSError = action()
-    except OSError as error:
-        own = error
-    results: list[Any] = [own]
-    if dist.is_initialized():
-        results = [None] * _ranks()
-        dist.all_gather_object(results, own)
-    for result in results:
-        if isinstance(result, OSError):
-            raise result
-    return results
-
-
-def on_first_rank(action: Callable[[], object]) -> None:
-    """Do it on rank 0 while the others wait; an OSError is raised on all."""
-    on_every_rank(lambda: None if _rank() else action())

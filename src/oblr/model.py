@@ -27,9 +27,10 @@ from transformers import (
 
 from oblr.attention import SDPA, boundaries
 from oblr.errors import ExportError, SettingError
-from oblr.gradnorm.head import head_scores, needs_slices
+from oblr.gradnorm.head import head_scores, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
+from oblr.ranks import of_run
 from oblr.types import TokenScores
 
 
@@ -130,7 +131,7 @@ class TokenScorer(nn.Module):
 
     def __init__(self, lm: PreTrainedModel, temperature: float):
         super().__init__()
-        self.lm, self.temperature = lm, temperature
+        self.lm, self.temperature, self.sharded = lm, temperature, False
 
     def forward(self, packed: PackedBatch) -> TokenScores:
         hidden = self.lm.base_model(
@@ -141,7 +142,8 @@ class TokenScorer(nn.Module):
         ).last_hidden_state
         hidden = hidden.flatten(0, 1).index_select(0, packed.predictors)
         head = self.lm.get_output_embeddings()
-        if needs_slices(head, len(hidden)):
+        # A sharded head is gathered for its slices: by all ranks or by none, whatever targets each of them has.
+        if is_plain(head) and (self.sharded or needs_slices(head, len(hidden))):
             return head_scores(head, hidden, packed.targets, self.temperature)
         logprobs = head(hidden).float().div_(self.temperature).log_softmax(-1)
         with torch.no_grad(), no_autocast(logprobs):  # without a second array of the logits' size
@@ -168,6 +170,7 @@ class TokenScorer(nn.Module):
         for block in cast(nn.ModuleList, self.lm.base_model.layers):
             unit(block)
         unit(self)
+        self.sharded = True
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.
@@ -175,8 +178,14 @@ class TokenScorer(nn.Module):
         One at a time: of a sharded policy no process ever holds more than the largest. Collective where sharded.
         """
         for name, p in self.lm.named_parameters():
-            weight = p.detach().to(dtype or p.dtype)
-            yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
+            weight = p.detach()
+            if isinstance(weight, DTensor):
+                shard = weight.to_local().to(of_run().device, dtype or p.dtype)  # which may lie in host memory
+                mesh, placements = weight.device_mesh, weight.placements
+                whole = DTensor.from_local(shard, mesh, placements, shape=weight.shape, stride=weight.stride())
+                yield name, whole.full_tensor()
+            else:
+                yield name, weight.to(dtype or p.dtype)
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 holds and writes.
@@ -184,7 +193,7 @@ class TokenScorer(nn.Module):
         Raises:
             ExportError: it could not be written; an earlier one is as it was.
         """
-        first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+        first = of_run().rank == 0
         weights = {name: weight.cpu() for name, weight in self.weights(dtype) if first}
         if not first:
             return

@@ -12,7 +12,6 @@ from torch.distributed.tensor import DTensor
 
 from oblr.attention import SDPA, VARLEN, choose_attention
 from oblr.baselines.base import Baseline, Groups, live_groups
-from oblr.checkpoint import on_every_rank
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.kernels import upload
@@ -21,6 +20,7 @@ from oblr.losses.kl import KLPenalty
 from oblr.model import TokenScorer, load_config, load_model, load_sharded
 from oblr.packing import PackedBatch, cut, pack, plan
 from oblr.randomness import random_state, set_random_state
+from oblr.ranks import of_run, on_every_rank
 from oblr.reference import Reference
 from oblr.schedules.base import Schedule
 from oblr.timing import Stopwatch
@@ -92,6 +92,9 @@ class PolicyModule(L.LightningModule):
         self.clock = Stopwatch()
 
     def configure_model(self) -> None:
+        if of_run().count != self.trainer.world_size:
+            name = type(self.trainer.strategy).__name__
+            raise SettingError("trainer.strategy", f"{name} does not say who its ranks are", "use oblr.strategies")
         if not hasattr(self, "scorer"):
             self.scorer = self.load()
             if self.activation_checkpointing:
@@ -151,11 +154,10 @@ class PolicyModule(L.LightningModule):
         squares: list[Tensor] = []
         means: list[Tensor] = []
         entropies: list[Tensor] = []
-        step = Groups(rewards, weights, batch.lengths, self.gather(rewards), batch.greedy_rewards)
+        step = Groups(rewards, weights, batch.lengths, of_run().gather(rewards), batch.greedy_rewards)
         live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())
-        optimizer.zero_grad()
-        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.computed_in, self.least)
+        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.computed_in, of_run().least)
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, parts in self.micro_batches(batch, live):
@@ -186,6 +188,7 @@ class PolicyModule(L.LightningModule):
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = lr
             optimizer.step()
+        optimizer.zero_grad()  # rollouts need the room
         norms[~live if tier.measures else ...] = NAN
         weights[~live] = ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn from them
         entropy = torch.cat(entropies).mean().item() if entropies else NAN
@@ -198,7 +201,7 @@ class PolicyModule(L.LightningModule):
         packed = pack(batch.rollouts[:sequences]).to(self.device)
         with torch.no_grad():
             logprobs = self.scorer(packed).logprobs
-        gap = self.reduce((logprobs - packed.behaviour_logprobs).abs().max(), "max").item()
+        gap = of_run().reduce((logprobs - packed.behaviour_logprobs).abs().max(), "max").item()
         if not gap <= self.logprob_gap_bound:
             raise StaleEngineError(
                 f"the rollout engine is stale: after sync {batch.weight_version} its log-probabilities differ from the "
@@ -223,17 +226,17 @@ class PolicyModule(L.LightningModule):
 
     def learn(self, report: StepReport) -> None:
         """Let the baseline see a step of all ranks, as far as weights are known."""
-        rewards, weights, lengths = map(self.gather, (report.rewards, report.weights, report.batch.lengths))
+        rewards, weights, lengths = map(of_run().gather, (report.rewards, report.weights, report.batch.lengths))
         everything = Groups(rewards, weights, lengths, rewards)
         known = everything.weights.isfinite().all(1)
         if known.any():
-            self.baseline.learn(everything.of(known), self.reduce)
+            self.baseline.learn(everything.of(known), of_run().reduce)
 
     def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, list[PackedBatch]]]:
         """The live groups as :func:`oblr.packing.plan` has them: their indices and their packed sequences."""
 
         def agree(counts: list[int]) -> list[int]:
-            return self.reduce(torch.tensor(counts, device=self.device), "max").tolist()
+            return of_run().reduce(torch.tensor(counts), "max").tolist()
 
         sizes = [[rollout.n_tokens for rollout in batch.group(q)] for q in range(batch.n_groups)]
         for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):
@@ -244,56 +247,43 @@ class PolicyModule(L.LightningModule):
         """``n_i`` of the live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
         norms = torch.full(batch.rewards.shape, NAN, dtype=torch.float64)
         for groups, parts in self.micro_batches(batch, live_groups(batch.rewards)):
-            with EXACT.score(self.scorer, self.scorer.lm, parts, batch.group_size) as scores:
+            with (
+                self.trainer.precision_plugin.train_step_context(),  # Lightning enters it for the step alone
+                EXACT.score(self.scorer, self.scorer.lm, parts, batch.group_size) as scores,
+            ):
                 norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
         return norms
 
     def moments(self, group_squares: Tensor) -> Moments:
         """Turn ``.grad`` from ``Σ_q g_q`` into ``ĝ = (1/N) Σ_q g_q``, over all ranks, and measure M1 and M2."""
-        n_groups = len(group_squares) * self.trainer.world_size
-        mean_square = torch.zeros((), dtype=torch.float64, device=self.device)
+        ranks = of_run()
+        n_groups = len(group_squares) * ranks.count
+        whole, shards = (torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(2))
         for p in self.parameters():
             if p.grad is None:
                 continue
             if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
-                p.grad.mul_(self.trainer.world_size / n_groups)
-                mean_square += self.reduce(_square_norm(p.grad.to_local()).to(self.device))
+                p.grad.mul_(ranks.count / n_groups)
+                shards += _square_norm(p.grad.to_local()).to(self.device)
             else:
-                p.grad.copy_(self.reduce(p.grad) / n_groups)
-                mean_square += _square_norm(p.grad)
-        square_mean = self.reduce(group_squares.sum().to(self.device)) / n_groups
-        return Moments(n_groups, mean_square.item(), square_mean.item())
-
-    def reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
-        """``tensor`` summed (or maximised) over the ranks."""
-        return self.trainer.strategy.reduce(tensor, reduce_op=operation)
-
-    def greatest(self, number: float) -> float:
-        """The largest ``number`` of all ranks."""
-        return self.reduce(torch.tensor(number, dtype=torch.float64, device=self.device), "max").item()
-
-    def least(self, number: float) -> float:
-        """The smallest ``number`` of all ranks."""
-        return -self.greatest(-number)
-
-    def gather(self, tensor: Tensor) -> Tensor:
-        """Rows of all ranks, rank after rank, on the CPU."""
-        if self.trainer.world_size == 1:
-            return tensor
-        return cast(Tensor, self.all_gather(tensor.to(self.device))).flatten(0, 1).cpu()
+                p.grad.copy_(ranks.reduce(p.grad)).div_(n_groups)
+                whole += _square_norm(p.grad)
+        sums = ranks.reduce(torch.stack([shards, group_squares.sum().to(self.device)]))
+        return Moments(n_groups, (whole + sums[0]).item(), (sums[1] / n_groups).item())
 
     def log_step(self, report: StepReport) -> None:
-        self.log_dict(
-            {
-                "train/reward": report.batch.rewards.mean(),
-                "train/live_groups": report.live.float().mean(),
-                "train/entropy": report.entropy,
-                "train/lr": report.lr,
-                "rollout/logprob_gap_max": report.logprob_gap,
-                "rollout/length": report.batch.lengths.float().mean(),
-            },
-            sync_dist=True,
-        )
+        """The ranks' mean figures, as plain numbers: Lightning would gather each by itself, wherever it lies."""
+        figures = {
+            "train/reward": report.batch.rewards.mean().item(),
+            "train/live_groups": report.live.float().mean().item(),
+            "train/entropy": report.entropy,
+            "train/lr": report.lr,
+            "rollout/logprob_gap_max": report.logprob_gap,
+            "rollout/length": report.batch.lengths.float().mean().item(),
+        }
+        ranks = of_run()
+        means = ranks.reduce(torch.tensor(list(figures.values()), dtype=torch.float64)) / ranks.count
+        self.log_dict(dict(zip(figures, means.tolist(), strict=True)))
 
     # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
 

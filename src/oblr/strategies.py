@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
 
 from oblr import checkpoint as checkpoints
+from oblr import ranks
 
 
 class AnyRanks(Strategy):
@@ -50,17 +51,38 @@ class SingleDevice(AnyRanks, SingleDeviceStrategy):
         assert self.parallel_devices is not None
         return self.parallel_devices[0]
 
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        ranks.stay_alone()
+
+
+def backend() -> str:
+    """Of the group of a run's ranks: NCCL moves what lies on GPUs, gloo objects and what lies in host memory."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
 
 class DDP(AnyRanks, DDPStrategy):
     """A whole policy a device."""
+
+    def __init__(self) -> None:
+        super().__init__(process_group_backend=backend())
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        ranks.join(self.root_device)
 
 
 class FSDP(AnyRanks, ModelParallelStrategy):
     """FSDP2 over all devices. The policy shards itself, and lies where it belongs."""
 
+    def __init__(self) -> None:
+        super().__init__(process_group_backend=backend())
+
     def setup_environment(self) -> None:
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
         super().setup_environment()
+        ranks.join(self.root_device)
 
     def model_to_device(self) -> None:
-        pass
+        assert self.lightning_module is not None
+        self.lightning_module._device = self.root_device  # of micro-batches; shards may lie in host memory

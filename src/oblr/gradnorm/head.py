@@ -94,10 +94,13 @@ def row_slices(weight: Tensor, n: int) -> Iterator[tuple[int, Tensor]]:
         yield start, weight[start : start + size]
 
 
-def needs_slices(head: nn.Module, n: int) -> bool:
-    """Whether ``n`` positions have too many logits to be held at once; only a plain linear head can be sliced."""
-    if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward or head.bias is not None:
-        return False
+def is_plain(head: nn.Module) -> bool:
+    """Whether it can be sliced: only a linear layer without bias can."""
+    return isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward and head.bias is None
+
+
+def needs_slices(head: nn.Linear, n: int) -> bool:
+    """Whether ``n`` positions have too many logits to be held at once."""
     return n * head.out_features > SLICE
 
 

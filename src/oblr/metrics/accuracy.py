@@ -16,14 +16,14 @@ class ProblemAccuracy(Metric):
     variance taken over the per-problem means (Korn & Graubard 1998). With one try a problem that is the number of
     problems, and the interval is Wilson's own; it holds near 0 and 1, where a normal interval does not.
 
-    Update with scores in [0, 1], float [problems, tries].
+    Update with scores in [0, 1], float [problems, tries], of all ranks: it gathers nothing itself.
     """
 
     full_state_update = False
     per_problem: list[Tensor]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(sync_on_compute=False)
         self.add_state("per_problem", default=[], dist_reduce_fx="cat")
 
     def update(self, scores: Tensor) -> None:

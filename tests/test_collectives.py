@@ -1,0 +1,87 @@
+"""Every collective is legal on NCCL, goes through one module, and is the same on all ranks."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from collectives import ONE_SIDED, two_ranks_on_paper
+from conftest import ROOT
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+from oblr import ranks
+from oblr.checkpoint import load, save
+from oblr.metrics.accuracy import ProblemAccuracy
+from oblr.model import TokenScorer
+from oblr.ranks import Ranks
+from oblr.strategies import DDP, FSDP
+
+CUDA = torch.device("cuda:0")
+
+
+@pytest.fixture
+def one_sided():
+    """What vLLM leaves behind on a GPU in a run of a single process."""
+    dist.init_process_group(ONE_SIDED, store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_the_stand_in_refuses_what_nccl_refuses(one_sided):
+    with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+        dist.all_reduce(torch.ones(1))
+
+
+def test_a_process_alone_leaves_a_foreign_group_alone(one_sided, tmp_path):
+    metric = ProblemAccuracy()
+    metric.update(torch.tensor([[1.0, 0.0]]))
+    assert metric.compute().mean == 0.5
+    assert ranks.on_every_rank(lambda: 3) == [3]
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    save(tmp_path / "a.ckpt", model, optimizer, {"epoch": 3})
+    assert load(tmp_path / "a.ckpt", model, optimizer) == {"epoch": 3}
+
+
+def test_a_run_survives_the_group_that_vllm_leaves(train, monkeypatch):
+    """Training, both evaluations, checkpoints and export; then again from the checkpoint."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    run = (
+        *("rollout.engine=vllm", "rollout.engines.vllm._target_=collectives.OneSidedVLLM", "callbacks=benchmarks"),
+        *("callbacks.evaluation.every=1", "callbacks.checkpoints.every=1", "callbacks.benchmarks.limit=4"),
+    )
+    for settings in (("steps=1",), ("steps=2", "ckpt_path=last")):
+        result = train(*run, *settings)
+        assert result.returncode == 0, result.stderr
+
+
+def test_tensors_travel_by_the_strategys_device():
+    with two_ranks_on_paper() as (_, recorder):
+        world = Ranks(dist.group.WORLD, CUDA)
+        for own in (torch.ones(3), torch.ones(3, device=CUDA)):
+            assert world.reduce(own).device == own.device
+            assert world.gather(own).device == own.device
+            assert world.gather(own).shape == (6,)
+    assert len(recorder.seen) == 6
+    for _, _, tensors in recorder.seen:
+        assert all(one.startswith("cuda") for one in tensors)
+
+
+def test_shards_in_host_memory_travel_by_the_strategys_device(monkeypatch):
+    with two_ranks_on_paper() as (mesh, recorder):
+        monkeypatch.setattr(ranks, "_run", Ranks(dist.group.WORLD, CUDA))
+        spec = DTensorSpec(mesh, (Shard(0),), TensorMeta(torch.Size([5, 3]), (3, 1), torch.float32))
+        lm = nn.Module()
+        lm.weight = nn.Parameter(DTensor(torch.ones(3, 3), spec, requires_grad=False))
+        ((_, weight),) = TokenScorer(lm, 1.0).weights(torch.bfloat16)
+    assert weight.shape == (5, 3)
+    assert weight.dtype == torch.bfloat16
+    gathers = [tensors for _, operation, tensors in recorder.seen if "gather" in operation]
+    assert gathers == [["cuda[3, 3]"]]
+
+
+@pytest.mark.parametrize("strategy", [DDP, FSDP])
+def test_groups_have_both_sides_on_a_gpu(strategy, monkeypatch):
+    assert strategy().process_group_backend == "gloo"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert strategy().process_group_backend == "cpu:gloo,cuda:nccl"
