@@ -5,8 +5,9 @@
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
+# make contract check what we rely on of vLLM in the wheels of the pinned version and of the oldest one: 600 MB, no GPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-.PHONY: demo sweep-local smollm2 test install lint bench soak
+.PHONY: demo sweep-local smollm2 test install lint bench soak contract
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -55,6 +56,9 @@ endif
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
+
+contract: $(STAMP)
+	$(PY) benchmarks/contract.py $(ARGS)
 
 install: $(STAMP)
 
