@@ -89,7 +89,7 @@ class Row:
 
 
 def table() -> tuple[list[Row], set[str]]:
-    """The declarations, and the names that look like vLLM's and are not."""
+    """The declarations, and patterns of names that look like vLLM's and are not."""
     content = yaml.safe_load((ROOT / "benchmarks" / "contract.yaml").read_text())
     lists = {field.name for field in fields(Row) if field.type == tuple[str, ...]}
     rows = []

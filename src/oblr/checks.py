@@ -61,7 +61,7 @@ def check_engine(config: PretrainedConfig, name: str, engines: Mapping[str, Any]
     if size < 1 or not fits(size):
         raise SettingError(
             f"rollout.engines.{name}.tensor_parallel_size",
-            f"{size} GPUs cannot share the policy's {heads} attention heads, {pairs} of them of keys and values",
+            f"{size} GPUs cannot share the policy's {heads} attention heads and {pairs} key-value heads",
             f"use {', '.join(str(n) for n in range(1, heads + 1) if fits(n))}",
         )
 
