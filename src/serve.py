@@ -12,11 +12,14 @@ import hydra
 from hydra.types import RunMode
 
 from launch import composer, job_config, one_line_errors
+from oblr.checks import check_engine, check_policy
 
 
 def main(host: str, port: int, overrides: Sequence[str]) -> None:
     with composer() as compose:
         cfg = job_config(compose("train", overrides, RunMode.MULTIRUN))
+    config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
+    check_engine(config, "server", cfg.rollout.engines)
     engine = hydra.utils.instantiate(cfg.rollout.engines.server, url=None)()
     command = [sys.executable, "-m", *engine.arguments, "--host", host, "--port", str(port)]
     os.execve(sys.executable, command, os.environ | engine.environment)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from callbacks.graceful_stop import GracefulStop
 from callbacks.summary import outcome
 from launch import ROOT, RUN_FOLDER, RUN_PROCESS, launch
-from oblr.checks import check_batch, check_folder, check_machine, check_policy, find_checkpoint
+from oblr.checks import check_batch, check_engine, check_folder, check_machine, check_policy, find_checkpoint
 from oblr.model import load_tokenizer
 from oblr.processes import die_with_parent, log_file, watched
 from oblr.provenance import write_finished, write_record
@@ -32,6 +32,7 @@ def main(cfg: DictConfig) -> None:
     folder = Path(cfg.paths.output_dir)
     check_machine(**cfg.requires)
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
+    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     checkpoint = find_checkpoint(cfg.ckpt_path, folder, config)
     tokenizer = load_tokenizer(cfg.policy.path)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")

@@ -28,6 +28,12 @@ from oblr.model import TokenScorer
 from oblr.packing import pack
 from oblr.types import Completion, Problem, Rollout
 
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One where there is a GPU: an engine takes a share of it, and measures what is free while it starts."""
+    return 1 if torch.cuda.is_available() else 2
+
+
 ROOT = Path(__file__).resolve().parent.parent
 POCKET = ROOT / "models" / "pocket"
 VOCAB = 97

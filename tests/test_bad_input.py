@@ -39,6 +39,11 @@ def check(result, setting, *words):
             "rollout.engines.server.url",
             ["no vLLM server answers"],
         ),
+        (
+            ["rollout.engine=vllm", "rollout.engines.vllm.tensor_parallel_size=3"],
+            "rollout.engines.vllm.tensor_parallel_size",
+            ["3 GPUs cannot share", "heads"],
+        ),
         (["schedule.estimator=best"], "schedule.estimator", ["best"]),
         (["policy.path=no/such/model"], "policy.path", ["no/such/model"]),
         (["policy.path=/proc"], "policy.path", ["not a model"]),
@@ -57,6 +62,13 @@ def test_settings(train, tmp_path, overrides, setting, words):
     check(train(*overrides), setting, *words)
     assert not list(tmp_path.rglob("*.ckpt"))
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_server_that_vllm_could_not_start():
+    server = "rollout.engines.server"
+    shape = (f"{server}.gpus='0,1,2'", f"{server}.tensor_parallel_size=3")
+    result = run_script("serve.py", "127.0.0.1", "1", "experiment=pocket", *shape)
+    check(result, f"{server}.tensor_parallel_size", "3 GPUs cannot share", "heads")
 
 
 ROW = json.dumps({"problem": "1 + 1", "answer": "2"})

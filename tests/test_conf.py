@@ -1,6 +1,7 @@
 """Every configuration file composes, and every ``_target_`` exists and takes the arguments that it is given."""
 
 import inspect
+import re
 import sys
 
 import pytest
@@ -8,8 +9,12 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import MissingConfigException
-from hydra.utils import get_object
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from oblr.checks import check_engine
+from oblr.errors import SettingError
+from oblr.model import load_config
 
 sys.path.insert(0, str(ROOT / "src"))
 from launch import register_resolvers
@@ -97,6 +102,41 @@ def test_the_benchmark_chain_sum_is_what_the_demo_holds_out():
     assert held_out.pop("prompt") == plain(composed("prompt=plain"))["prompt"]  # as none at all
     assert benchmark["problems"] == held_out
     assert benchmark["reward"] == plain(composed("reward=reasoning_gym"))["reward"]
+
+
+SERVE = (ROOT / "slurm" / "serve.sbatch").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("example", re.findall(r"sbatch (.*slurm/serve\.sbatch [^#\n]*)", SERVE + README))
+def test_examples_of_serve_sbatch_ask_for_what_vllm_can_start(example):
+    """The job's GPUs that do not train serve, and the policy's heads divide as the server wants them to."""
+    options, _, overrides = example.partition("slurm/serve.sbatch")
+    tasks, gpus = (
+        int((re.search(rf"--{option}=(\d+)", options) or re.search(rf"#SBATCH --{option}=(\d+)", SERVE))[1])
+        for option in ("ntasks-per-node", "gpus-per-node")
+    )
+    cfg = composed(*overrides.split(), f"rollout.engines.server.gpus='{','.join(map(str, range(tasks, gpus)))}'")
+    check_engine(load_config(str(CONF / "architecture" / cfg.policy.path)), "server", cfg.rollout.engines)
+    engine = plain(cfg)["rollout"]["engines"]["server"]
+    arguments = instantiate(engine)().arguments
+    assert arguments[-2:] == ["--data-parallel-size", str(gpus - tasks)]
+    assert cfg.requires.gpus <= tasks
+
+
+@pytest.mark.parametrize(
+    ("size", "fits"), [(1, True), (2, True), (3, False), (6, False), (8, True), (16, True), (64, False)]
+)
+def test_heads_are_shared_out_whole(size, fits):
+    config = load_config(str(CONF / "architecture" / "Qwen" / "Qwen3-4B-Base"))
+    engines = {"vllm": {"tensor_parallel_size": size}}
+    if fits:
+        return check_engine(config, "vllm", engines)
+    setting = r"^rollout\.engines\.vllm\.tensor_parallel_size: "
+    with pytest.raises(
+        SettingError, match=setting + rf"{size} GPUs cannot share .* 32 .* 8 .*use 1, 2, 4, 8, 16, 32\)"
+    ):
+        check_engine(config, "vllm", engines)
 
 
 def test_an_unknown_experiment_is_an_error():

@@ -42,7 +42,7 @@ ALLOWED = {
 SCRIPTS = {"train.py", "eval.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}
 #: package → the only places that may import it
 ONLY_IN = {
-    "vllm": {"rollout/vllm.py", "rollout/transfer.py", "rollout/senders.py"},
+    "vllm": {"rollout/vllm.py", "rollout/transfer.py", "rollout/nccl.py"},
     "hydra": SCRIPTS,
     "omegaconf": SCRIPTS,
     "lightning": {

@@ -1,12 +1,18 @@
 """The set-up: one source of pins, and an install that knows when it was interrupted."""
 
+import os
 import re
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions, requires, version
 
 import pytest
 import yaml
 from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from test_imports import imported, sources
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
@@ -36,6 +42,7 @@ def clone(tmp_path):
         'echo "$@" >> calls\n'
         'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp python-stand-in "$3/bin/python"; fi\n'
         '[ ! -e fail ] || case "$*" in *"-e ."*) exit 1;; esac\n'
+        '[ ! -e no-cuda ] || case "$*" in *"torch.version.cuda"*) exit 1;; esac\n'
     )
     python.chmod(0o755)
 
@@ -46,6 +53,7 @@ def clone(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
+            env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
         )
         calls = (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
         return result, calls
@@ -92,7 +100,103 @@ def test_flavours(clone):
     result, calls = make("install", "FLAVOUR=cuda")
     assert result.returncode == 0, result.stderr
     assert "-e .[cuda,dev]" in calls
-    assert "+cpu" not in calls
+    assert "torch==2.13.0,!=2.13.0+cpu" in calls
     assert "uninstall" not in calls
     assert make("install", "FLAVOUR=tpu")[0].returncode != 0
     assert "-e .[cpu,dev]" in make("install", "FLAVOUR=cpu")[1]  # another flavour is another install
+
+
+def driver(folder, says):
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\necho '{says}'\n")
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+@pytest.mark.parametrize("says", ["570.86.15", "NVIDIA-SMI has failed because it could not talk to the driver."])
+def test_a_driver_too_old_for_cuda_13_is_refused_before_anything_is_fetched(clone, says):
+    folder, make = clone
+    driver(folder, says)
+    for target in ("install", "demo", "test"):
+        result, calls = make(target, "FLAVOUR=cuda")
+        assert result.returncode != 0
+        assert f"error: the NVIDIA driver is {says}, and CUDA 13 needs 580: update it" in result.stdout
+        assert calls == ""
+    assert make("install", "FLAVOUR=cpu")[0].returncode == 0
+
+
+@pytest.mark.parametrize(("says", "note"), [("580.65.06\n580.65.06", ""), ("", "note: no NVIDIA driver here")])
+def test_a_driver_that_is_new_enough_or_elsewhere_is_no_obstacle(clone, says, note):
+    folder, make = clone
+    driver(folder, says)
+    result, calls = make("install", "FLAVOUR=cuda")
+    assert result.returncode == 0, result.stderr
+    assert ("note" in result.stdout) == bool(note)
+    assert note in result.stdout
+    assert "-e .[cuda,dev]" in calls
+
+
+def test_a_torch_without_cuda_is_no_cuda_install(clone):
+    folder, make = clone
+    (folder / "no-cuda").touch()
+    result, _ = make("install", "FLAVOUR=cuda")
+    assert result.returncode != 0
+    assert "error: pip installed a torch without CUDA: take" in result.stdout
+    (folder / "no-cuda").unlink()
+    result, calls = make("install", "FLAVOUR=cuda")
+    assert result.returncode == 0, result.stderr
+    assert "repairing" in result.stdout  # that torch would satisfy pip
+    assert "-m venv" in calls
+    assert make("install", "FLAVOUR=cuda")[1] == ""
+
+
+def needed(requirements):
+    """Packages that pip installs for them, by what is installed here."""
+    found, left = set(), [Requirement(requirement) for requirement in requirements]
+    while left:
+        package = left.pop()
+        key = (canonicalize_name(package.name), *sorted(package.extras))
+        if key in found or canonicalize_name(package.name) not in INSTALLED:
+            continue
+        found.add(key)
+        for line in requires(package.name) or []:
+            further = Requirement(line)
+            extras = package.extras or {""}
+            if further.marker is None or any(further.marker.evaluate({"extra": extra}) for extra in extras):
+                left.append(further)
+    return {name for name, *_ in found}
+
+
+PROVIDERS = packages_distributions()
+INSTALLED = {canonicalize_name(name) for names in PROVIDERS.values() for name in names}
+
+
+def test_what_the_code_needs_does_not_come_through_its_tests():
+    with_tests = needed([*PYPROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["dev"]])
+    without = needed([*PYPROJECT["dependencies"], *EXTRAS["cpu"]])
+    names = {name.split(".")[0] for path in sources() for name in imported(path)} - sys.stdlib_module_names
+    for name in names & PROVIDERS.keys() - {"oblr", "callbacks"}:
+        packages = {canonicalize_name(package) for package in PROVIDERS[name]}
+        assert packages & without, f"{name} comes with {packages}"
+    # transformers loads onto a device only where accelerate is.
+    assert "accelerate" in without
+    assert with_tests - without >= {"trl", "opacus"}
+
+
+def test_pins_are_what_is_installed():
+    for requirement in [*PYPROJECT["dependencies"], *EXTRAS["dev"]]:
+        pin = Requirement(requirement)
+        assert version(pin.name).partition("+")[0] in pin.specifier, requirement
+
+
+@pytest.mark.parametrize(("gpu", "workers"), [(True, 1), (False, 2)])
+def test_engines_of_two_workers_do_not_share_a_gpu(tmp_path, gpu, workers):
+    (tmp_path / "machine.py").write_text(
+        "import torch\n"
+        f"torch.cuda.is_available = lambda: {gpu}\n"
+        "def pytest_configure(config):\n    print('workers', config.option.numprocesses)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "machine", "--collect-only", "tests/test_text.py"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+    )
+    assert f"workers {workers}\n" in done.stdout

@@ -50,6 +50,22 @@ def check_policy(path: str, dtype: str, max_model_len: int) -> PretrainedConfig:
     return config
 
 
+def check_engine(config: PretrainedConfig, name: str, engines: Mapping[str, Any]) -> None:
+    """Whether vLLM can share the policy's heads out to as many GPUs as ``rollout.engines.<name>`` says."""
+    size, heads = engines.get(name, {}).get("tensor_parallel_size", 1), config.num_attention_heads
+    pairs = getattr(config, "num_key_value_heads", None) or heads
+
+    def fits(size: int) -> bool:  # a GPU has whole heads, and whole pairs of keys and values or a copy of one
+        return heads % size == 0 and (pairs % size == 0 or size % pairs == 0)
+
+    if size < 1 or not fits(size):
+        raise SettingError(
+            f"rollout.engines.{name}.tensor_parallel_size",
+            f"{size} GPUs cannot share the policy's {heads} attention heads and {pairs} key-value heads",
+            f"use {', '.join(str(n) for n in range(1, heads + 1) if fits(n))}",
+        )
+
+
 def check_folder(folder: Path, joining: bool) -> None:
     """Make the run folder; refuse one that holds a run already, unless this process resumes it or is part of it."""
     if not joining and (folder / "run.json").exists():

@@ -1,12 +1,14 @@
 """A vLLM server beside the run: what it is asked for, and what happens when it, the run or a transfer fails."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -134,6 +136,23 @@ def test_servers_that_cannot_be_used(engine, settings, message):
     given = {"model": str(POCKET), "dtype": "float32", "max_model_len": 128, "log": "log", "url": engine.server.url}
     with pytest.raises(SettingError, match=f"^{message}"):
         ServerEngine(**given | settings)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two copies of the policy need two GPUs, or none")
+def test_all_copies_of_the_policy_get_new_weights(tmp_path, problems, tokenizer):  # noqa: F811
+    """A server with two GPUs has two, which are processes here; requests are shared out to them."""
+    settings = {"gpus": "0,1", "gpu_memory_utilization": 0.4, "transfer": "http"}
+    copies = ServerEngine(str(POCKET), "float32", 128, str(tmp_path / "log"), **settings)
+    copies.start()
+    try:
+        other = changed(TokenScorer(load_model(str(POCKET), "float32"), 1.0))
+        copies.sync(other.weights(), 1)
+        assert largest_gap(other, copies, problems, tokenizer, 1.0) < 1e-3
+        with urlopen(f"{copies.server.url}/metrics") as reply:
+            tokens = re.findall(r'^vllm:generation_tokens_total{engine="(\d)".* (\S+)$', reply.read().decode(), re.M)
+        assert [engine for engine, count in tokens if float(count) > 0] == ["0", "1"]
+    finally:
+        copies.close()
 
 
 def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch):

@@ -1,16 +1,13 @@
-"""Two ways for new weights into a vLLM server, both through its weight-transfer API; `send` is called by one rank."""
+"""Weights into a vLLM server through its weight-transfer API; one rank sends. `nccl.py` has another way."""
 
 import base64
-import socket
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from oblr.rollout.client import Client
-from oblr.rollout.process import free_port
 
 Weights = Iterable[tuple[str, Tensor]]
 
@@ -53,36 +50,3 @@ def pieces(weights: Weights, size: int) -> Iterator[dict[str, Any]]:
                 tensors, data = [], bytearray()
     if data:
         yield {"tensors": tensors, "data": base64.b64encode(data).decode()}
-
-
-class NCCLSender:
-    """By NCCL broadcast, one weight after the other, from this rank's GPU to those of the server."""
-
-    def __init__(self, client: Client):
-        from vllm.distributed.weight_transfer.nccl_common import trainer_init
-
-        self.client = client
-        world_size = client.get("/get_world_size")["world_size"] + 1
-        meeting = {"master_address": address_towards(client), "master_port": free_port(), "world_size": world_size}
-        with ThreadPoolExecutor(1) as beside:
-            joined = beside.submit(
-                client.post, "/init_weight_transfer_engine", init_info={**meeting, "rank_offset": 1, "packed": False}
-            )
-            self.group: Any = trainer_init(meeting)
-            joined.result()
-
-    def send(self, weights: Weights) -> None:
-        with ThreadPoolExecutor(1) as beside:
-            for name, weight in weights:
-                dtype_name = str(weight.dtype).removeprefix("torch.")
-                described = {"names": [name], "dtype_names": [dtype_name], "shapes": [list(weight.shape)]}
-                received = beside.submit(self.client.post, "/update_weights", update_info=described)
-                self.group.broadcast(weight.contiguous(), src=0, stream=torch.cuda.current_stream())
-                received.result()
-
-
-def address_towards(client: Client) -> str:
-    """Of this machine, as the server sees it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((client.host, client.port))
-        return probe.getsockname()[0]

@@ -1,5 +1,6 @@
 """vLLM in a server of its own: started by the user, by a job script, or by this run on its own machine."""
 
+import json
 import os
 import random
 import shlex
@@ -19,12 +20,14 @@ from oblr.errors import EngineDiedError, SettingError
 from oblr.rollout.client import Client, Refused
 from oblr.rollout.engine import check_fresh
 from oblr.rollout.process import ServerProcess
-from oblr.rollout.senders import HTTPSender, NCCLSender, Sender
+from oblr.rollout.senders import HTTPSender, Sender
 from oblr.types import Completion, Sampling, Seeds
 
 GENERATE = "/inference/v1/generate"
 #: vLLM queues what does not fit into a batch; more connections than this would only wait there.
 CONNECTIONS = 256
+#: Share of a GPU that the run's own server takes: of the trainer's, as much as an engine in its process; of its own.
+SHARED, OWN = 0.4, 0.9
 
 
 class ServerEngine:
@@ -38,10 +41,14 @@ class ServerEngine:
         max_model_len: longest prompt plus response, tokens.
         log: file for the output of the run's own server.
         url: of a server that runs already, http://host:port; None: the run starts its own on this machine.
-        transfer: how weights travel: "http", or "nccl" between GPUs that trainer and server do not share.
+        transfer: how weights travel: "http", or "nccl" between GPUs that trainer and server do not share; "auto": the
+            way of the server at ``url``, or nccl where ``gpus`` are given.
         piece_mib: largest part of the weights in one HTTP request, MiB.
         start_timeout: how long a server may take to start, or to come back after it has died, seconds.
-        gpus: GPUs of the run's own server, as in CUDA_VISIBLE_DEVICES; it is tensor-parallel over several.
+        gpus: GPUs of the run's own server, as in CUDA_VISIBLE_DEVICES; None: the trainer's.
+        tensor_parallel_size: how many of them share a copy of the model; there are as many copies as fit.
+        gpu_memory_utilization: share of each GPU for weights and KV cache; None: `OWN` of ``gpus``, `SHARED` of the
+            trainer's.
         cpu_kv_cache_gib: KV cache of the run's own server on a machine without GPU, GiB.
         enforce_eager: no CUDA graphs in the run's own server.
 
@@ -56,27 +63,41 @@ class ServerEngine:
         max_model_len: int,
         log: str,
         url: str | None = None,
-        transfer: Literal["http", "nccl"] = "http",
+        transfer: Literal["auto", "http", "nccl"] = "auto",
         piece_mib: float = 64,
         start_timeout: float = 600,
         gpus: str | None = None,
+        tensor_parallel_size: int = 1,
+        gpu_memory_utilization: float | None = None,
         cpu_kv_cache_gib: int = 1,
         enforce_eager: bool = True,
     ):
-        if transfer not in ("http", "nccl"):
-            raise SettingError("rollout.engines.server.transfer", f"{transfer!r} is unknown", "use http or nccl")
-        if transfer == "nccl" and not torch.cuda.is_available():
+        gpu, copies = torch.cuda.is_available(), (gpus or "0").count(",") + 1
+        if tensor_parallel_size < 1 or copies % tensor_parallel_size:
+            raise SettingError(
+                "rollout.engines.server.tensor_parallel_size",
+                f"{copies} GPUs do not make groups of {tensor_parallel_size}",
+                "use a divisor of the number of rollout.engines.server.gpus",
+            )
+        copies //= tensor_parallel_size
+        if transfer not in ("auto", "http", "nccl"):
+            raise SettingError("rollout.engines.server.transfer", f"{transfer!r} is unknown", "use auto, http or nccl")
+        if transfer == "nccl" and not gpu:
             raise SettingError("rollout.engines.server.transfer", "there is no GPU here for nccl", "use http")
-        self.model, self.log, self.transfer = model, Path(log), transfer
+        automatic, way = transfer == "auto", "nccl" if gpus and gpu else "http"
+        self.model, self.log, self.transfer = model, Path(log), way if automatic else transfer
+        share = gpu_memory_utilization or (OWN if gpus else SHARED)
         self.piece, self.start_timeout = int(piece_mib * 2**20), start_timeout
         self.arguments = [
             *("vllm.entrypoints.openai.api_server", "--model", model, "--dtype", dtype),
             *("--max-model-len", str(max_model_len), "--logprobs-mode", "processed_logprobs"),
             *("--generation-config", "vllm", "--skip-tokenizer-init", "--enable-scale-out"),
-            *("--weight-transfer-config", f'{{"backend": "{transfer}"}}'),
+            *("--weight-transfer-config", json.dumps({"backend": self.transfer})),
             *("--worker-extension-cls", "oblr.rollout.transfer.HTTPTransfer"),
             *(["--enforce-eager"] if enforce_eager else []),
-            *(["--tensor-parallel-size", str(len(gpus.split(",")))] if gpus else []),
+            *(["--gpu-memory-utilization", str(share)] if gpu else []),
+            *(["--tensor-parallel-size", str(tensor_parallel_size)] if tensor_parallel_size > 1 else []),
+            *(["--data-parallel-size", str(copies)] if copies > 1 else []),
         ]
         self.environment = {
             "VLLM_SERVER_DEV_MODE": "1",
@@ -92,10 +113,10 @@ class ServerEngine:
         self.client: Client | None = None
         if url is not None:
             self.client = Client(url)
-            self._check(dtype, max_model_len)
+            self._check(dtype, max_model_len, automatic)
         self.own = url is None
 
-    def _check(self, dtype: str, max_model_len: int) -> None:
+    def _check(self, dtype: str, max_model_len: int, automatic: bool) -> None:
         """Whether the running server is what this run would have started."""
         setting = "rollout.engines.server.url"
         start = f"start it with VLLM_SERVER_DEV_MODE=1 python -m {shlex.join(self.arguments)} --port {self.server.port}"
@@ -108,6 +129,8 @@ class ServerEngine:
                 raise SettingError(setting, f"{self.server.url} has no {path} without {flag}", start)
         config = self.server.get("/server_info?config_format=json", timeout=30)["vllm_config"]
         has = config["model_config"] | {"transfer": (config["weight_transfer_config"] or {}).get("backend")}
+        if automatic and has["transfer"] == "nccl" and torch.cuda.is_available():
+            self.transfer = "nccl"
         wanted = {
             "model": ("policy.path", str(Path(self.model).resolve())),
             "dtype": ("policy.dtype", f"torch.{dtype}"),
@@ -135,9 +158,14 @@ class ServerEngine:
         if is_first_rank():
             if not self.own:
                 self._await_return()
-            self.sender: Sender = (
-                NCCLSender(self.server) if self.transfer == "nccl" else HTTPSender(self.server, self.piece)
-            )
+            self.sender = self._sender()
+
+    def _sender(self) -> Sender:
+        if self.transfer == "http":
+            return HTTPSender(self.server, self.piece)
+        from oblr.rollout.nccl import NCCLSender
+
+        return NCCLSender(self.server)
 
     def _start_process(self) -> str:
         """Rank 0 starts the server, and all ranks learn its address."""
