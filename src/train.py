@@ -15,7 +15,15 @@ from rich.markup import escape
 from callbacks.graceful_stop import GracefulStop
 from callbacks.summary import outcome
 from launch import ROOT, RUN_FOLDER, RUN_PROCESS, launch
-from oblr.checks import check_batch, check_engine, check_folder, check_machine, check_policy, find_checkpoint
+from oblr.checks import (
+    check_batch,
+    check_engine,
+    check_folder,
+    check_loss,
+    check_machine,
+    check_policy,
+    find_checkpoint,
+)
 from oblr.model import load_tokenizer
 from oblr.processes import die_with_parent, log_file, watched
 from oblr.provenance import write_finished, write_record
@@ -45,6 +53,9 @@ def main(cfg: DictConfig) -> None:
         cfg.trainer.devices,
         cfg.trainer.num_nodes,
     )
+    if not policy.recompute_logprobs:
+        dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
+        check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
     first = rank_zero_only.rank == 0
     check_folder(folder, joining=cfg.ckpt_path is not None or not first)
 

@@ -44,6 +44,8 @@ def check(result, setting, *words):
             "rollout.engines.vllm.tensor_parallel_size",
             ["3 GPUs cannot share", "heads"],
         ),
+        (["trainer.precision=bf16-mixed", "rollout.max_new_tokens=110"], "loss", ["110 tokens", "loss.ratio=token"]),
+        (["trainer.precision=bf16-mixed", "loss=gspo"], "loss", ["policy.recompute_logprobs=true"]),
         (["schedule.estimator=best"], "schedule.estimator", ["best"]),
         (["policy.path=no/such/model"], "policy.path", ["no/such/model"]),
         (["policy.path=/proc"], "policy.path", ["not a model"]),

@@ -36,7 +36,7 @@ ALLOWED = {
     | {"ranks", "randomness", "attention", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"model", "rewards", "terminal"},
     "evaluation": BASE | {"metrics", "provenance", "rewards"},
-    "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
+    "checks": BASE | {"checkpoint", "model", "baselines", "losses", "schedules"},
     "callbacks": BASE | LEAVES | {"checkpoint", "ranks", "policy", "rollout", "evaluation"},
 }
 SCRIPTS = {"train.py", "eval.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}

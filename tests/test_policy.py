@@ -69,6 +69,7 @@ def take_steps(
     token_budget=60,
     optimizer=torch.optim.SGD,
     bound=1.0,
+    precision="32-true",
     **settings,
 ):
     """The policy after that many epochs on one batch, with the last ``gradient``, and their reports.
@@ -92,6 +93,7 @@ def take_steps(
     trainer = L.Trainer(
         max_epochs=steps,
         accelerator="cpu",
+        precision=precision,
         callbacks=[keep],
         logger=False,
         enable_checkpointing=False,

@@ -1,7 +1,8 @@
 """What can be wrong with a run's settings and is cheap to find out, before a model loads or a file is written."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,16 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from oblr.baselines.base import Baseline
 from oblr.checkpoint import by_age, is_complete, shapes
 from oblr.errors import SettingError
+from oblr.losses.base import Loss
 from oblr.model import load_config
 from oblr.schedules.base import Schedule
+from oblr.types import ResponseTokens
+
+#: Standard deviation of ``log π − log μ`` of a token where both are the same weights in bfloat16, nats; of
+#: SmolLM2-135M by benchmarks/ratios.py.
+ROUNDING = 0.06
+#: Largest share of a loss's factors, squared, that may be rounding. Ratios of sequences pass up to 64 tokens.
+NOISE = 0.3
 
 
 def check_machine(gpus: int, gpu_memory_gib: float, made: Mapping[str, str]) -> None:
@@ -145,3 +154,40 @@ def check_batch(
             f"{group_size} leaves no other response for the leave-one-out {type(baseline).__name__}",
             "use at least 2",
         )
+
+
+def check_loss(loss: Loss, dtypes: Collection[str], max_new_tokens: int) -> None:
+    """Whether the loss's factors are more than rounding in these precisions of trainer, policy and engine.
+
+    Engine and policy of the same weights differ by :data:`ROUNDING` a token in bfloat16. That is in every ratio before
+    any weight has moved; ratios of sequences add it up, and narrow clipping acts on it.
+    """
+    if {"bfloat16", "bf16-mixed"}.isdisjoint(dtypes) or (noise := rounding(loss, max_new_tokens)) <= NOISE:
+        return
+    raise SettingError(
+        "loss",
+        f"in bfloat16, rounding alone changes the factors of this one by {100 * noise**0.5:.0f} % in responses of "
+        f"{max_new_tokens} tokens",
+        "use loss=policy_gradient loss.ratio=token loss.truncate=2, or policy.recompute_logprobs=true",
+    )
+
+
+def rounding(loss: Loss, length: int, groups: int = 64, group_size: int = 8) -> float:
+    """``Σ (f − f₁)²/Σ f₁²`` of on-policy responses: ``f`` with :data:`ROUNDING` in every token's ratio, ``f₁`` without.
+
+    The advantages are 1 and −1 in turn, and all responses equally likely.
+    """
+    responses = groups * group_size
+    generator = torch.Generator().manual_seed(0)
+    logs = ROUNDING * torch.randn(responses, length, generator=generator, dtype=torch.float64) - ROUNDING**2 / 2
+    exact = ResponseTokens(
+        logs=torch.zeros(responses * length, dtype=torch.float64),
+        energy=torch.full((responses * length,), 0.5, dtype=torch.float64),
+        sequences=torch.arange(responses).repeat_interleave(length),
+        behaviour=torch.full((responses,), -0.5 * length, dtype=torch.float64),
+        lengths=torch.full((responses,), length),
+        group_size=group_size,
+    )
+    advantages = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(responses // 2)
+    right, rounded = (loss.factors(t, advantages) for t in (exact, replace(exact, logs=logs.flatten())))
+    return ((rounded - right).square().sum() / right.square().sum()).item()

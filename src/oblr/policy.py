@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import lightning as L
@@ -47,6 +48,8 @@ class PolicyModule(L.LightningModule):
         logprob_gap_bound: largest tolerated |log π − log μ| of a token right after a sync, in nats.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
+        recompute_logprobs: whether ``μ`` in all ratios is this policy's own ``π`` before the first update, not what the
+            engine said: both have its rounding, and there the ratios are 1. How engine and policy differ is left out.
         activation_checkpointing: keep what enters each block, and compute the rest again in the backward pass.
         cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
         attention: ``varlen``, flash attention without a mask; ``sdpa``; ``auto``: the former on a GPU in bfloat16.
@@ -69,6 +72,7 @@ class PolicyModule(L.LightningModule):
         logprob_gap_bound: float,
         kl: KLPenalty | None = None,
         updates_per_batch: int = 1,
+        recompute_logprobs: bool = False,
         activation_checkpointing: bool = False,
         cpu_offload: bool = False,
         attention: Literal["auto", "varlen", "sdpa"] = "auto",
@@ -84,6 +88,7 @@ class PolicyModule(L.LightningModule):
             raise SettingError("policy.attention", f"{attention!r} is unknown", f"use auto, {VARLEN} or {SDPA}")
         self.attention = attention
         self.kl, self.updates_per_batch, self.logprob_gap_bound = kl, updates_per_batch, logprob_gap_bound
+        self.recompute_logprobs = recompute_logprobs
         self.penalises_tokens = kl is not None and not kl.shapes_reward
         self.activation_checkpointing, self.cpu_offload = activation_checkpointing, cpu_offload
         #: whether the tokens of a response have coefficients of their own
@@ -141,6 +146,8 @@ class PolicyModule(L.LightningModule):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
             rewards = self.shaped_rewards(batch)
+            if self.recompute_logprobs:
+                batch = self.recomputed(batch, rewards)
             reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
         self.log_step(reports[-1])
@@ -154,8 +161,8 @@ class PolicyModule(L.LightningModule):
         squares: list[Tensor] = []
         means: list[Tensor] = []
         entropies: list[Tensor] = []
-        step = Groups(rewards, weights, batch.lengths, of_run().gather(rewards), batch.greedy_rewards)
-        live = self.baseline.live(step) | self.penalises_tokens
+        step = self.step_groups(batch, rewards, weights)
+        live = self.live(step)
         optimizer = cast(LightningOptimizer, self.optimizers())
         self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.computed_in, of_run().least)
 
@@ -223,6 +230,30 @@ class PolicyModule(L.LightningModule):
             penalties = self.reference.reward_penalties(parts).view(-1, batch.group_size)
             rewards[groups] = batch.rewards[groups] - penalties.to(rewards)
         return rewards
+
+    def step_groups(self, batch: RolloutBatch, rewards: Tensor, weights: Tensor) -> Groups:
+        return Groups(rewards, weights, batch.lengths, of_run().gather(rewards), batch.greedy_rewards)
+
+    def live(self, step: Groups) -> Tensor:
+        """bool [N]: the groups that take part in an update."""
+        return self.baseline.live(step) | self.penalises_tokens
+
+    @torch.no_grad()
+    def recomputed(self, batch: RolloutBatch, rewards: Tensor) -> RolloutBatch:
+        """The batch as if this policy had been its engine, as far as an update uses it.
+
+        Micro-batches are those of the update: in others the kernels may round otherwise.
+        """
+        live = self.live(self.step_groups(batch, rewards, torch.full_like(rewards, NAN)))
+        rollouts = list(batch.rollouts)
+        for groups, parts in self.micro_batches(batch, live):
+            logprobs = torch.cat([self.scorer(packed).logprobs[packed.order] for packed in parts]).cpu()
+            rows = [q * batch.group_size + i for q in groups.tolist() for i in range(batch.group_size)]
+            lengths = batch.lengths[groups].flatten().tolist()
+            for row, own in zip(rows, logprobs.split(lengths), strict=True):
+                completion = replace(rollouts[row].completion, logprobs=own.tolist())
+                rollouts[row] = replace(rollouts[row], completion=completion)
+        return replace(batch, rollouts=rollouts)
 
     def learn(self, report: StepReport) -> None:
         """Let the baseline see a step of all ranks, as far as weights are known."""
