@@ -95,7 +95,7 @@ def policy(case: str, path: str) -> PolicyModule:
 def planned(case: str) -> float:
     """Bytes."""
     _, _, checkpointing, ranks = CASES[case]
-    world = World(ranks, sharded=ranks > 1, checkpointing=checkpointing, foreach=False)
+    world = World(ranks, sharded=ranks > 1, checkpointing=checkpointing, gpu=False)
     return plan_update(policy(case, ""), CONFIG, world, BATCH).peak.total()
 
 

@@ -68,7 +68,7 @@ def make(cfg: DictConfig) -> Plan:
         sharded=strategy == "oblr.strategies.FSDP",
         mixed=cfg.trainer.precision == "bf16-mixed",
         checkpointing=cfg.policy.activation_checkpointing,
-        foreach=gpu,
+        gpu=gpu,
     )
     rollout = cfg.rollout
     return make_plan(

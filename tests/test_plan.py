@@ -113,7 +113,7 @@ def test_shards_are_those_of_fsdp(size, ranks):
 
 @pytest.mark.parametrize(
     ("world", "passes"),
-    [(World(8, sharded=True, mixed=True, checkpointing=True), "two"), (World(mixed=True, foreach=False), "one")],
+    [(World(8, sharded=True, mixed=True, checkpointing=True), "two"), (World(mixed=True, gpu=False), "one")],
 )
 def test_a_few_blocks_tell_of_all(world, passes, monkeypatch):
     config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": 9}), Batch(4, 2, 24, 12)
@@ -131,14 +131,14 @@ def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
     shape, budget = {"vocab_size": 4096, "hidden_size": 64}, 512
     batch = Batch(4, 2, 128, 100)
     lm = tiny_model(tied=True, **shape)
-    planned = plan_update(policy(passes, budget), lm.config, World(checkpointing=checkpointing, foreach=False), batch)
+    planned = plan_update(policy(passes, budget), lm.config, World(checkpointing=checkpointing, gpu=False), batch)
     if checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     real = policy(passes, budget)
     real.scorer = TokenScorer(lm, 1.0)
     for p in lm.parameters():
         p.grad = torch.zeros_like(p)
-    (lengths,) = batch.full(budget)
+    lengths = batch.full(budget)
     packed = pack(batch.rollouts(lengths))
     with (
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,

@@ -13,10 +13,13 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from oblr.plan.places import Places, place
+from oblr.plan.work import Op, Sync, Work, name_of, operations, tensors, touched, waits
+
 Bytes = Counter[str]
 #: a parameter's name and how often it has been come to
 Place = tuple[str, int]
-#: Floating-point tensors of more elements are never made.
+#: Floating-point tensors of more elements are never made, on the device none.
 SMALL = 2**14
 _INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten._unsafe_index.Tensor}
 #: collective → its name, and which argument is the larger one
@@ -29,13 +32,16 @@ _COLLECTIVES = {
 
 
 class DryRun(TorchDispatchMode):
-    """Counts the bytes of all tensors that operations make, as long as they live.
+    """Counts the bytes of all tensors that operations make, as long as they live, and what the operations do.
 
-    Large floating-point tensors are fake, whatever they are made of. Indices stay real, because shapes depend on them:
+    Floating-point tensors are fake where they are large or on the device, whatever they are made of. Indices stay real, because shapes depend on them:
     which token belongs to which sequence. What the program is given is made under :attr:`fake`, and :meth:`adopt`\\ ed.
+    Fake tensors are on the device; of real ones those that the program moves or makes there, see :mod:`~.places`.
 
     Attributes:
         live: bytes by kind.
+        work: what operations on the device did.
+        phase: of the work.
         peaks: the bytes by kind when most were live, between coming to one parameter and coming to the next.
         moved: bytes that each rank of the world receives, by collective.
         shapes: kinds of tensors that their shape tells.
@@ -49,10 +55,17 @@ class DryRun(TorchDispatchMode):
         self.kind: str | None = None
         self.storages: dict[int, tuple[str, int]] = {}
         self.names: dict[int, str] = {}
+        self.work, self.phase = Work(), "rest"
+        self.busy = 0  # operations under way
+        self.counting = True
+        self.places = Places(self)
+        self.placed: dict[int, bool] = {}  # whether it is on the device, where a tensor's being fake does not tell
+        self.made_on: bool | None = None
         self.restart()
 
     def restart(self) -> None:
-        """Forget all peaks, and what was moved."""
+        """Forget all peaks, what was moved and what was done."""
+        self.work = Work()
         self.peaks: dict[Place, Bytes] = {}
         self.moved: Bytes = Counter()
         self.visits: Counter[str] = Counter()
@@ -81,6 +94,56 @@ class DryRun(TorchDispatchMode):
                 self.see(local)
                 self.names[local.untyped_storage()._cdata] = name
 
+    @contextmanager
+    def doing(self, phase: str) -> Iterator[None]:
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    @contextmanager
+    def making_on(self, device: bool | None) -> Iterator[None]:
+        """What is made of no tensors inside is on the device, or on the host."""
+        before, self.made_on = self.made_on, device
+        try:
+            yield
+        finally:
+            self.made_on = before
+
+    @contextmanager
+    def moving_to(self, device: bool) -> Iterator[None]:
+        """What is made inside is there, whatever it is made of; it takes no kernel."""
+        self.counting = False
+        try:
+            with self.making_on(device):
+                yield
+        finally:
+            self.counting = True
+
+    @contextmanager
+    def whole(self, func: Any, args: Any, kwargs: Any) -> Iterator[list[Any]]:
+        """All that is done inside is one operation; yields a list to put its result into."""
+        results: list[Any] = []
+        counting, self.counting = self.counting, False
+        try:
+            yield results
+        finally:
+            self.counting = counting
+        inputs, outputs = list(tensors((args, *kwargs.values()))), list(tensors(results))
+        if counting and any(map(self.on_device, inputs)):
+            size = sum(map(touched, inputs)) + sum(map(touched, outputs))
+            dtype = str(outputs[0].dtype).removeprefix("torch.")
+            self.work.ops[Op(self.phase, func.__name__, dtype, 0, size, 1)] += 1
+
+    def on_device(self, tensor: Tensor) -> bool:
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        return self.placed.get(local.untyped_storage()._cdata, isinstance(local, FakeTensor))
+
+    def wait(self, what: str, times: int = 1) -> None:
+        """The host waits for the device."""
+        self.work.syncs[Sync(self.phase, place(), what)] += times
+
     def __enter__(self) -> "DryRun":
         # FSDP2 gives memory back by resizing storages, which is no operation.
         self.resize, run = torch.UntypedStorage.resize_, self
@@ -91,10 +154,13 @@ class DryRun(TorchDispatchMode):
             return storage
 
         torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment, method-assign]
-        return super().__enter__()
+        super().__enter__()
+        self.places.__enter__()
+        return self
 
     def __exit__(self, *error: Any) -> None:
         torch.UntypedStorage.resize_ = self.resize  # type: ignore[method-assign]
+        self.places.__exit__(*error)
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -102,24 +168,41 @@ class DryRun(TorchDispatchMode):
             return func(*args)
         if DTensor in types:
             return NotImplemented  # its local tensors come by
-        fake = False
-        for tensor in _tensors((args, *(kwargs or {}).values())):
-            fake = fake or isinstance(tensor, FakeTensor)
+        self.busy += 1
+        try:
+            return self.operate(func, args, kwargs or {})
+        finally:
+            self.busy -= 1
+
+    def operate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        inputs = list(tensors((args, *kwargs.values())))
+        if any(getattr(tensor, "fake_mode", self.fake) is not self.fake for tensor in inputs):
+            return func(*args, **kwargs)  # DTensor tries shapes out
+        for tensor in inputs:
             name = self.names.get(tensor.untyped_storage()._cdata)
             if name is not None and name != self.name:
                 self.come_to(name)
+        fake = any(isinstance(tensor, FakeTensor) for tensor in inputs)
+        on_device = any(map(self.on_device, inputs)) if inputs else bool(self.made_on)
+        if on_device and self.counting and (times := waits(func, args, kwargs, self.on_device)):
+            self.wait(name_of(func), times)
         if fake and func in _INDEXING:
             args = (args[0], [part for index in args[1] for part in _positions(index)], *args[2:])
+        if fake and func is torch.ops.aten._local_scalar_dense.default and args[0].is_floating_point():
+            return 1.0  # what was waited for; it means nothing
         if func in _COLLECTIVES:
             self.move(func, args)
-        out = func(*args, **(kwargs or {}))
+        there = on_device if self.counting or self.made_on is None else self.made_on
+        out = func(*args, **kwargs)
         if fake and func._schema.is_mutable and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
             out = args[0]  # small and real, and stays so: its numbers no longer mean anything
-        elif type(out) is Tensor and not out.is_meta and out.is_floating_point() and out.numel() > SMALL:
+        elif type(out) is Tensor and not out.is_meta and out.is_floating_point() and (there or out.numel() > SMALL):
             out = self.fake.from_tensor(out)
-        for tensor in _tensors(out):
-            if not tensor.is_meta and getattr(tensor, "fake_mode", self.fake) is self.fake:  # DTensor tries shapes out
-                self.see(tensor)
+        for tensor in tensors(out):
+            if not tensor.is_meta and getattr(tensor, "fake_mode", self.fake) is self.fake:
+                self.see(tensor, there)
+        if on_device and self.counting:
+            self.work.ops.update(operations(func, args, kwargs, out, self.phase))
         return out
 
     def move(self, func: Any, args: Any) -> None:
@@ -130,9 +213,11 @@ class DryRun(TorchDispatchMode):
             ranks = torch.distributed.get_world_size()
             self.moved[name] += args[larger].nbytes * (ranks - 1) // ranks
 
-    def see(self, tensor: Tensor) -> None:
+    def see(self, tensor: Tensor, on_device: bool = True) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.storages:
+            if on_device != isinstance(tensor, FakeTensor):
+                self.placed[storage._cdata] = on_device
             self.storages[storage._cdata] = (self.kind or self.kind_of(tensor), 0)
             weakref.finalize(storage, self.free, storage._cdata)
             self.measure(storage)
@@ -151,6 +236,7 @@ class DryRun(TorchDispatchMode):
     def free(self, key: int) -> None:
         kind, size = self.storages.pop(key)
         self.names.pop(key, None)
+        self.placed.pop(key, None)
         self.add(kind, -size)
 
     def add(self, kind: str, size: int) -> None:
@@ -175,14 +261,6 @@ def fake_world(ranks: int) -> Iterator[DeviceMesh]:
 def shapes_in_transit(model: nn.Module) -> dict[tuple[int, ...], str]:
     """Whole matrices that come and go: gathered weights, and gradients before they are sharded or added."""
     return {tuple(p.shape): "in transit" for p in model.parameters() if p.ndim > 1}
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
 
 
 def _positions(index: Any) -> list[Any]:

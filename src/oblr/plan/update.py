@@ -16,9 +16,13 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from oblr.gradnorm.head import SLICE
 from oblr.model import TokenScorer
-from oblr.packing import PackedBatch, cut, pack, plan
+from oblr.kernels import as_on_gpu
+from oblr.packing import cut, pack, plan
 from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
-from oblr.policy import UNIFORM, PolicyModule
+from oblr.plan.phases import Alone, phases, two_micro_batches
+from oblr.plan.places import DEVICE
+from oblr.plan.work import Work
+from oblr.policy import PolicyModule
 from oblr.reference import Reference
 from oblr.types import Completion, Problem, Rollout
 
@@ -35,14 +39,14 @@ class World:
         sharded: whether FSDP2 shares the policy out between them.
         mixed: bfloat16 products of weights that are kept in ``policy.dtype``.
         checkpointing: of activations.
-        foreach: whether optimizers handle all parameters at once, which they do on GPUs.
+        gpu: whether operations take a GPU's ways; optimizers then handle all parameters at once.
     """
 
     ranks: int = 1
     sharded: bool = False
     mixed: bool = False
     checkpointing: bool = False
-    foreach: bool = True
+    gpu: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,30 +63,31 @@ class Batch:
     longest: int
     response: int
 
-    def full(self, token_budget: int) -> list[list[int]]:
+    def full(self, token_budget: int) -> list[int]:
         """Lengths of the sequences of one micro-batch, of whole groups."""
         count = min(self.groups, -(-token_budget // (self.group_size * self.longest))) * self.group_size
-        return [[min(self.longest, token_budget // count)] * count]
+        return [min(self.longest, token_budget // count)] * count
 
-    def split(self, token_budget: int) -> list[list[int]]:
-        """Those of a group too large for one, in parts, of which two show what all take; empty if there is none."""
+    def split(self, token_budget: int) -> tuple[list[int], int]:
+        """Those of two parts of a group too large for one, which show what all take, and how many it is cut into."""
         group = [self.longest] * self.group_size
         ((_, n_parts),) = plan([group], [True], token_budget, lambda counts: counts)
-        return [list(part) for part in cut(group, n_parts)[:2]] if sum(group) > token_budget else []
+        return [length for part in cut(group, n_parts)[:2] for length in part], n_parts
 
     def rollouts(self, lengths: Sequence[int]) -> list[Rollout]:
         answers = [min(self.response, length - 1) for length in lengths]
         return [
             Rollout(
-                Problem("", "", ""), [0] * (length - answer), Completion([0] * answer, [0.0] * answer, True), "", 0.0
+                *(Problem("", "", ""), [0] * (length - answer), Completion([0] * answer, [0.0] * answer, True)),
+                *("", i % 2),  # so that every group is live
             )
-            for length, answer in zip(lengths, answers, strict=True)
+            for i, (length, answer) in enumerate(zip(lengths, answers, strict=True))
         ]
 
 
 @dataclass(frozen=True)
 class Update:
-    """Bytes by kind on one rank, and bytes that it receives by collective.
+    """Bytes by kind on one rank, bytes that it receives by collective, and what it computes.
 
     Attributes:
         peak: when most are live in an update.
@@ -90,6 +95,8 @@ class Update:
         sync: when most are live while all weights are handed out, whole, one by one.
         moved: in one micro-batch.
         moved_by_sync: in one sync.
+        work: of one micro-batch; of a part of a group where groups are too large for one.
+        once: of an update besides its micro-batches.
     """
 
     peak: Bytes
@@ -97,6 +104,8 @@ class Update:
     sync: Bytes
     moved: Bytes
     moved_by_sync: Bytes
+    work: Work
+    once: Work
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,8 @@ class _Run:
     sync: dict[Place, Bytes]
     moved: Bytes
     moved_by_sync: Bytes
+    work: Work
+    once: Work
 
 
 def fake_model(run: DryRun, config: PretrainedConfig, dtype: str) -> PreTrainedModel:
@@ -123,11 +134,15 @@ def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, ba
     few = sum(edges)
     if layers <= few + 1:
         run = _dry_run(policy, config, world, batch)
-        return Update(_peak(run.update), run.resident, _peak(run.sync), run.moved, run.moved_by_sync)
+        peaks = _peak(run.update), run.resident, _peak(run.sync)
+        return Update(*peaks, run.moved, run.moved_by_sync, run.work, run.once)
     less, more = (_dry_run(policy, _shortened(config, n), world, batch) for n in (few, few + 1))
 
     def further(a: Bytes, b: Bytes) -> Bytes:
         return Bytes({kind: a[kind] + (b[kind] - a[kind]) * (layers - few) for kind in a | b})
+
+    def all_layers(a: Work, b: Work) -> Work:
+        return a + (b - a) * (layers - few)
 
     def furthest(a: dict[Place, Bytes], b: dict[Place, Bytes]) -> Bytes:
         near, far = _places(a, few, edges), _places(b, few + 1, edges)
@@ -139,6 +154,8 @@ def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, ba
         furthest(less.sync, more.sync),
         further(less.moved, more.moved),
         further(less.moved_by_sync, more.moved_by_sync),
+        all_layers(less.work, more.work),
+        all_layers(less.once, more.once),
     )
 
 
@@ -172,6 +189,7 @@ def _places(peaks: dict[Place, Bytes], layers: int, edges: tuple[int, int]) -> d
 
 def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> _Run:
     run = DryRun()
+    policy.to(DEVICE)
     with fake_world(world.ranks) as mesh:
         scorer = _scorer(run, policy, config, world, mesh)
         policy.scorer = scorer
@@ -192,22 +210,22 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             optimizer = policy.make_optimizer(parameters.values())
             for group in optimizer.param_groups:
                 if "foreach" in group:
-                    group["foreach"] = world.foreach
+                    group["foreach"] = world.gpu
             with run.making("optimizer state"):
                 optimizer.step()
             run.restart()
-            moved: Bytes = Bytes()
-            for parts in filter(None, (batch.full(policy.token_budget), batch.split(policy.token_budget))):
-                group_size = batch.group_size if len(parts) == 1 else sum(map(len, parts))
-                _update(run, policy, [pack(batch.rollouts(part)) for part in parts], group_size)
-                moved = moved or run.moved.copy()
-            optimizer.step()
+            trainer = Alone(world.ranks)
+            policy.trainer, policy.__dict__["optimizers"] = trainer, lambda: optimizer
+            optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
+            with phases(run, scorer.lm, scorer, optimizer), as_on_gpu() if world.gpu else nullcontext():
+                work, moved, once = _updates(run, policy, batch)
             update, resident = run.peaks, run.live.copy()
             run.restart()
             for _ in scorer.weights(torch.bfloat16 if world.mixed else None):
                 pass
-        del policy.scorer, policy.reference
-    return _Run(update, resident, run.peaks, moved, run.moved)
+        del policy.scorer, policy.reference, policy.__dict__["optimizers"]
+        policy.trainer = None
+    return _Run(update, resident, run.peaks, moved, run.moved, work, once)
 
 
 def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh) -> TokenScorer:
@@ -219,16 +237,26 @@ def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: 
     return scorer
 
 
-def _update(run: DryRun, policy: PolicyModule, parts: list[PackedBatch], group_size: int) -> None:
-    """The part of the policy's step that a micro-batch takes, with coefficients that mean nothing."""
-    for packed in parts:
-        n, vocabulary = len(packed.targets), policy.scorer.lm.get_output_embeddings().out_features
-        widths = {vocabulary, width := min(vocabulary, max(1, SLICE // n)), vocabulary % width}
-        run.shapes |= {(n, width): "logits" for width in widths}
-    tier = policy.gradnorm if policy.baseline.needs_norms else UNIFORM
-    with policy.score(tier, parts, group_size) as scores:
-        tokens = scores.tokens
-        coefficients = torch.ones(len(tokens.logs) if policy.per_token else len(tokens.lengths), dtype=torch.float64)
-        if policy.reference is not None and policy.penalises_tokens:
-            policy.reference.token_coefficients(parts, tokens)
-        scores.backward(coefficients)
+def _updates(run: DryRun, policy: PolicyModule, batch: Batch) -> tuple[Work, Bytes, Work]:
+    """The policy's own update, of two full micro-batches and of two groups too large for one, where there are any."""
+    budget, (parts, n_parts) = policy.token_budget, batch.split(policy.token_budget)
+    full = batch.full(budget)
+    try:
+        policy.token_budget = sum(full)
+        work, moved, once = _update(run, policy, batch, full, batch.group_size)
+    finally:
+        policy.token_budget = budget
+    if n_parts > 1:
+        work, moved, once = _update(run, policy, batch, parts, len(parts))
+        work, moved = work * 0.5, Bytes({name: size // 2 for name, size in moved.items()})
+    return work, moved, once
+
+
+def _update(
+    run: DryRun, policy: PolicyModule, batch: Batch, lengths: list[int], group_size: int
+) -> tuple[Work, Bytes, Work]:
+    rollouts = batch.rollouts(lengths)
+    n, vocabulary = len(pack(rollouts).targets), policy.scorer.lm.get_output_embeddings().out_features
+    widths = {vocabulary, width := min(vocabulary, max(1, SLICE // n)), vocabulary % width}
+    run.shapes |= {(n, width): "logits" for width in widths}
+    return two_micro_batches(run, policy, rollouts, group_size)
