@@ -27,6 +27,7 @@ from transformers import (
 
 from oblr.attention import SDPA, boundaries
 from oblr.errors import ExportError, SettingError
+from oblr.fused import fuse
 from oblr.gradnorm.head import head_scores, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
@@ -235,6 +236,8 @@ def load_sharded(
     config.attention_dropout = 0.0
     with torch.device("meta"):
         lm = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention)
+    if mesh.device_type == "cuda":
+        fuse(lm)
     scorer = TokenScorer(lm, temperature)
     scorer.shard(mesh, compute_dtype, cpu_offload)
     lm.to_empty(device="cpu" if cpu_offload else mesh.device_type)

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from oblr.attention import SDPA, VARLEN, choose_attention
 from oblr.baselines.base import Baseline, Groups, live_groups
 from oblr.errors import SettingError, StaleEngineError
+from oblr.fused import fuse
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.kernels import upload
 from oblr.losses.base import Loss
@@ -113,7 +114,10 @@ class PolicyModule(L.LightningModule):
         chosen = choose_attention(load_config(self.path), device.type == "cuda", self.computed_in)
         attention = chosen if self.attention == "auto" else self.attention
         if self.device_mesh is None:
-            return TokenScorer(load_model(self.path, self.dtype_name, attention), self.temperature).to(device)
+            lm = load_model(self.path, self.dtype_name, attention)
+            if device.type == "cuda":
+                fuse(lm)
+            return TokenScorer(lm, self.temperature).to(device)
         return load_sharded(
             *(self.path, self.dtype_name, self.temperature, self.device_mesh["data_parallel"]),
             *(self.compute_dtype, self.cpu_offload, attention),

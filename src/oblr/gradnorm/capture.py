@@ -17,10 +17,10 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.func import functional_call
 
 from oblr.errors import SettingError
-from oblr.gradnorm.contractions import ExactNorms, LinearNorms, square_norm
+from oblr.gradnorm.contractions import ExactNorms, LinearNorms, product_of_float32, square_norm
 from oblr.gradnorm.head import HeadUse
 from oblr.gradnorm.precision import autocast, no_autocast
-from oblr.gradnorm.uses import EmbeddingUse, Kept, LinearUse, SumUse, TiedHead, Use
+from oblr.gradnorm.uses import EmbeddingUse, Kept, LinearUse, SumUse, TiedHead, Use, Weighting
 from oblr.kernels import on_gpu
 from oblr.packing import Segments
 
@@ -140,16 +140,14 @@ class Tape:
         Returns:
             squared norm of each group's part, float64 [S / group_size].
         """
-        rows, targets = self.segments.merge(group_size), self.head_segments.merge(group_size)
-        norms = torch.zeros(rows.count, dtype=torch.float64, device=coefficients.device)
+        weighting = Weighting(coefficients, group_size)
+        norms = torch.zeros(self.segments.count // group_size, dtype=torch.float64, device=coefficients.device)
         with torch.no_grad(), no_autocast(coefficients):
             while self.kept:
                 kept = self.kept.pop()
                 p = kept.module.get_parameter(kept.name)
                 into = _room(p)
-                gradient, square_norms = kept.combine(
-                    coefficients, lambda s: rows if s is self.segments else targets, into
-                )
+                gradient, square_norms = kept.combine(weighting, into)
                 norms += square_norms
                 if into is None:
                     _add_gradient(p, gradient)
@@ -194,7 +192,7 @@ class _Linear(torch.autograd.Function):
             use = LinearUse(module, "weight", b, segments, x.flatten(0, -2), tied=head and tape.tied)
             grad_weight = tape.take_head(use) if head else tape.take(use)
         if train_bias:
-            grad_bias = tape.take(SumUse(module, "bias", b, segments))
+            grad_bias = tape.take(SumUse(module, "bias", segments.sum(b.float()), segments))
         gx = gy @ weight if ctx.needs_input_grad[0] else None
         return gx, _cast(grad_weight, ctx.dtype), _cast(grad_bias, ctx.dtype), None, None, None, None
 
@@ -220,14 +218,18 @@ class _RMSNorm(torch.autograd.Function):
             gx, _ = torch.ops.aten._fused_rms_norm_backward(
                 gy.to(x.dtype), x, weight.shape, inverse, weight.to(x.dtype), [True, False]
             )
-            products = gy.float().mul_(x).mul_(inverse)
+            products = torch.mul(gy, x, out=torch.empty_like(x, memory_format=torch.contiguous_format))
         else:
             normed = x.float() * inverse
             products = gy.float() * normed.to(x.dtype)
             mean = products @ (weight.float() / len(weight))
             gx = (gy.float() * weight).addcmul_(normed, mean[..., None], value=-1).mul_(inverse)
-        rows = products.reshape(len(tape.segments.host), -1)
-        grad_weight = tape.take(SumUse(ctx.module, "weight", rows, tape.segments))
+            inverse = torch.ones_like(inverse)
+        # Σ_t δ_t ⊙ x̂_t of each segment, over the heads that share the scale too
+        n = len(tape.segments.host)
+        scaled = (tape.segments.members[:, :, None] * inverse.reshape(n, -1)).flatten(1)
+        sums = product_of_float32(scaled, products.reshape(-1, len(weight)))
+        grad_weight = tape.take(SumUse(ctx.module, "weight", sums, tape.segments))
         return gx.to(x.dtype), _cast(grad_weight, weight.dtype), None, None, None, None
 
 
@@ -236,7 +238,8 @@ class _Embedding(torch.autograd.Function):
     def forward(ctx: Any, ids: Tensor, weight: Tensor, anchor: Tensor, tape: Tape, module: nn.Embedding):
         ctx.save_for_backward(ids, weight)
         ctx.tape, ctx.module = tape, module
-        return F.embedding(ids, weight)
+        x = F.embedding(ids, weight)
+        return autocast(x) if on_gpu(x) else x
 
     @staticmethod
     @once_differentiable
@@ -251,20 +254,21 @@ class _Embedding(torch.autograd.Function):
         return None, _cast(gradient, weight.dtype), None, None, None
 
 
-def _is_rms_norm(module: nn.Module, eps: float) -> bool:
-    """Whether ``module`` computes ``w ⊙ x/√(mean x² + ε)``: checked on numbers, since variants share the name."""
-    if module in _RMS_NORMS:  # a capture is made for every micro-batch; the formula does not change between them
-        return True
+def rms_norm_epsilon(module: nn.Module) -> float | None:
+    """ε if ``module`` computes ``w ⊙ x/√(mean x² + ε)``: checked on numbers, since variants share the name."""
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     weight = getattr(module, "weight", None)
-    if weight is None or weight.ndim != 1 or len(list(module.parameters())) != 1:
-        return False
+    if module in _RMS_NORMS:  # a capture is made for every micro-batch; the formula does not change between them
+        return eps
+    if eps is None or weight is None or weight.ndim != 1 or len(list(module.parameters())) != 1:
+        return None
     weight = torch.linspace(0.5, 2, len(weight))  # not the weight itself, which may be sharded
     x = torch.linspace(-1, 1, 2 * len(weight)).view(2, -1)
     expected = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
     if not torch.allclose(functional_call(module, {"weight": weight}, (x,)), expected):
-        return False
+        return None
     _RMS_NORMS.add(module)
-    return True
+    return eps
 
 
 def _captured_forward(name: str, module: nn.Module, tape: Tape) -> Callable[..., Tensor]:
@@ -282,8 +286,8 @@ def _captured_forward(name: str, module: nn.Module, tape: Tape) -> Callable[...,
         )
     if isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq:
         return lambda ids: _Embedding.apply(ids, tape.parameter(module.weight), tape.anchor, tape, module)
-    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if eps is not None and _is_rms_norm(module, eps):
+    eps = rms_norm_epsilon(module)
+    if eps is not None:
         return lambda x: _RMSNorm.apply(x, tape.parameter(module.weight), tape.anchor, eps, tape, module)
     raise SettingError(
         "policy.path",
@@ -314,15 +318,18 @@ def capture(
     """
     tape = Tape(model, segments, head_segments, mode, linear_norms or ExactNorms(), token_ids)
     tape.head.tape = tape  # for head_scores, which does without the head's forward
-    patched = []
+    patched: list[tuple[nn.Module, Any]] = []
     try:
         for name, module in model.named_modules():
             if any(p.requires_grad for p in module.parameters(recurse=False)):
-                module.forward = _captured_forward(name, module, tape)  # type: ignore[method-assign]
-                patched.append(module)
+                captured, before = _captured_forward(name, module, tape), vars(module).get("forward")
+                module.forward = captured  # type: ignore[method-assign]
+                patched.append((module, before))
         yield tape
     finally:
         tape.forget_inputs()
         del tape.head.tape
-        for module in patched:
+        for module, before in patched:
             del module.forward
+            if before is not None:
+                module.forward = before  # type: ignore[method-assign]

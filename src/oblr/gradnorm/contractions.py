@@ -27,6 +27,11 @@ class LinearNorms(Protocol):
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor: ...
 
 
+def same(x: Tensor, y: Tensor) -> bool:
+    """Whether both look at the same numbers."""
+    return (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr(), y.shape, y.stride())
+
+
 class OfLastInput(Generic[T]):
     """A function of a layer's input that is found once for all layers that read it: q, k, v; gate, up.
 
@@ -37,7 +42,7 @@ class OfLastInput(Generic[T]):
         self.function, self.a = function, torch.empty(0)
 
     def __call__(self, a: Tensor, segments: Segments) -> T:
-        if (self.a.data_ptr(), self.a.shape, self.a.stride()) != (a.data_ptr(), a.shape, a.stride()):
+        if not same(self.a, a):
             self.value, self.a = self.function(a, segments), a
         return self.value
 
@@ -53,7 +58,7 @@ class ExactNorms:
         d_in, d_out = a.shape[1], b.shape[1]
         entries = sum(bucket.rows.numel() * bucket.rows.shape[1] for bucket in segments.buckets)  # half are computed
         if entries * (d_in + d_out) / 2 > len(a) * d_in * d_out:
-            return torch.stack([square_norm(linear_gradient(a, b, span)) for span in segments.spans])
+            return torch.stack([norm(linear_gradient(a, b, span)) for span in segments.spans]).square()
         padded = segments.gather(b, fill=False)  # where A's rows are zero, B's do not matter
         return segments.ungather(
             [inner(gram, gram_rows(x, self.rows)) for gram, x in zip(self.gram(a, segments), padded, strict=True)]
@@ -94,7 +99,7 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def product_of_float32(x: Tensor, y: Tensor) -> Tensor:
-    """:func:`product` of float32 ``x`` [k, m, n] and ``y`` [k, n, d] of any precision, but for 2⁻¹⁶ of ``x``'s entries.
+    """:func:`product` of float32 ``x`` [..., m, n] and ``y`` [..., n, d] of any precision, but for 2⁻¹⁶ of ``x``.
 
     On tensor cores, where ``y`` is bfloat16: what one bfloat16 leaves of ``x``, a second one holds.
     """
@@ -102,13 +107,18 @@ def product_of_float32(x: Tensor, y: Tensor) -> Tensor:
         return product(x, y)
     high = x.to(y.dtype)
     low = (x - high.float()).to(y.dtype)
-    both = product(torch.cat([high, low], 1), y)
-    return both[:, : x.shape[1]] + both[:, x.shape[1] :]
+    first, second = product(torch.cat([high, low], -2), y).split(x.shape[-2], -2)
+    return first + second
+
+
+def norm(x: Tensor) -> Tensor:
+    """``‖x‖`` [], summed in float32 where ``x`` is less precise."""
+    return torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def square_norm(x: Tensor) -> Tensor:
-    """``‖x‖²`` [], summed in float32 where ``x`` is less precise."""
-    return torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32)).square()
+    """``‖x‖²`` [], likewise."""
+    return norm(x).square()
 
 
 def gram_rows(x: Tensor, rows: int | None = None) -> list[Tensor]:
@@ -120,7 +130,8 @@ def gram_rows(x: Tensor, rows: int | None = None) -> list[Tensor]:
 def doubled(gram: list[Tensor]) -> list[Tensor]:
     """What :func:`gram_rows` gave, with what lies right of the diagonal's blocks counted for the lower triangle too."""
     for part in gram:
-        part[:, :, part.shape[1] :] *= 2
+        if part.shape[2] > part.shape[1]:
+            part[:, :, part.shape[1] :] *= 2
     return gram
 
 
@@ -155,7 +166,7 @@ def grouped_gradient(a: Tensor, b: Tensor, segments: Segments, into: Tensor | No
     norms = []
     for span in segments.spans:
         gradient = linear_gradient(a, b, span)
-        norms.append(square_norm(gradient))
+        norms.append(norm(gradient))
         into = gradient.float() if into is None else into.add_(gradient)
     assert into is not None
-    return into, torch.stack(norms)
+    return into, torch.stack(norms).square()

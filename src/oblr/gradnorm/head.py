@@ -17,7 +17,8 @@ from torch.distributed.tensor import DTensor
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
 from oblr.gradnorm.precision import autocast, no_autocast
-from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Merged, Use
+from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Use, Weighting
+from oblr.kernels import on_gpu
 from oblr.packing import Segments
 from oblr.types import TokenScores
 
@@ -43,20 +44,20 @@ class HeadUse(Use):
     temperature: float
     input_gradient: Tensor | None = None
 
-    def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
+    def weighted(self, weighting: Weighting) -> Self:
         weight = self.module.get_parameter(self.name)
         whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        return replace(super().weighted(coefficients, merged), weight=whole.detach().to(self.a.dtype))
+        return replace(super().weighted(weighting), weight=whole.detach().to(self.a.dtype))
 
     def slices(self) -> Iterator[tuple[int, LinearUse]]:
         """First row and use of each slice; ``∂log π/∂logits = (onehot − π)/temperature``, in the inputs' precision."""
-        scale = self.b / self.temperature
+        scale = (self.b / self.temperature)[:, None]
         for start, rows in row_slices(self.weight, len(self.a)):
-            b = _logits(self.a, rows, self.temperature).sub_(self.log_normaliser[:, None]).exp_()
-            b.mul_(-scale[:, None])
+            p = _logits(self.a, rows, self.temperature).sub_(self.log_normaliser[:, None]).exp_()
             inside, column = _inside(self.targets, start, len(rows))
-            b.scatter_add_(1, column, torch.where(inside, scale[:, None], 0))
-            b = b.to(self.a.dtype)
+            at_target = scale * (1 - p.gather(1, column))  # not of what has been rounded: 1 − π may be small
+            b = torch.mul(p, -scale, out=torch.empty_like(p, dtype=self.a.dtype))
+            b.scatter_(1, column, torch.where(inside, at_target.to(b.dtype), b.gather(1, column)))
             if self.input_gradient is not None:
                 self.input_gradient.add_(contractions.product(b, rows))
             yield start, LinearUse(self.module, self.name, b, self.segments, self.a)
@@ -65,7 +66,12 @@ class HeadUse(Use):
         return torch.stack([use.square_norms(linear_norms) for _, use in self.slices()]).sum(0)
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
-        return replace(self, input_gradient=None), self.square_norms(linear_norms)
+        if not on_gpu(self.a):
+            return replace(self, input_gradient=None), self.square_norms(linear_norms)
+        # What all layers' output gradients take is several times as much.
+        kept = [use for _, use in self.slices()]
+        norms = torch.stack([use.square_norms(linear_norms) for use in kept]).sum(0)
+        return KeptSlices(self.module, self.name, kept), norms
 
     def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = torch.zeros(self.weight.shape, device=self.a.device) if into is None else into
@@ -87,6 +93,24 @@ class HeadUse(Use):
         return torch.stack(terms)
 
 
+@dataclass(frozen=True)
+class KeptSlices:
+    """The head's output gradients themselves, slice by slice."""
+
+    module: nn.Module
+    name: str
+    slices: list[LinearUse]
+
+    def combine(self, weighting: Weighting, into: Tensor | None) -> tuple[Tensor, Tensor]:
+        (a, segments), starts = (self.slices[0].a, self.slices[0].segments), range(len(self.slices))
+        width, rows = self.slices[0].b.shape[1], sum(use.b.shape[1] for use in self.slices)
+        into = torch.zeros(rows, a.shape[1], device=a.device) if into is None else into
+        a, groups = weighting.times(a, segments), weighting.merged(segments)
+        parts = (replace(use, a=a, segments=groups) for use in self.slices)
+        found = [use.gradient(into[width * k : width * (k + 1)])[1] for k, use in zip(starts, parts, strict=True)]
+        return into, torch.stack(found).sum(0)
+
+
 def row_slices(weight: Tensor, n: int) -> Iterator[tuple[int, Tensor]]:
     """Consecutive rows, as many as ``n`` positions may have logits for at once."""
     size = max(1, SLICE // max(n, 1))
@@ -106,7 +130,8 @@ def needs_slices(head: nn.Linear, n: int) -> bool:
 
 def _logits(h: Tensor, rows: Tensor, temperature: float) -> Tensor:
     """Float32 [n, rows]."""
-    return contractions.product(h, rows.mT).div_(temperature)
+    z = contractions.product(h, rows.mT)
+    return z if temperature == 1 else z.div_(temperature)
 
 
 def _inside(targets: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
@@ -116,23 +141,24 @@ def _inside(targets: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _statistics(h: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, ...]:
-    """Of the logits z of each position: their peak, sums of e^(z − peak), z·e^(z − peak) and e^2(z − peak), and the
-    target's; float32 [n]."""
-    peak = torch.full((len(h),), -torch.inf, device=h.device)
-    total, linear, square = (torch.zeros_like(peak) for _ in range(3))
-    target = torch.zeros_like(peak)
-    for start, rows in row_slices(weight, len(h)):  # sums of e^z, z·e^z and e^2z, rescaled as the peak rises
+    """Log-sum-exp of each position's logits z, their mean under π, ``Σ π²`` and the target's; float32 [n] each.
+
+    The slices' own are put together by the share of π that each slice has.
+    """
+    found, target = [], torch.zeros(len(h), device=h.device)
+    for start, rows in row_slices(weight, len(h)):
         z = _logits(h, rows, temperature)
         inside, column = _inside(targets, start, len(rows))
         target = torch.where(inside.squeeze(1), z.gather(1, column).squeeze(1), target)
-        higher = torch.maximum(peak, z.amax(1))
-        decay = (peak - higher).exp()
-        e = (z - higher[:, None]).exp_()
-        total = total * decay + e.sum(1)
-        square = square * decay.square() + torch.linalg.vector_norm(e, dim=1).square()
-        linear = linear * decay + e.mul_(z).sum(1)
-        peak = higher
-    return peak, total, linear, square, target
+        peak, place = z.max(1, keepdim=True)
+        p = z.softmax(1)
+        log_sum = (peak - p.gather(1, place).log()).squeeze(1)
+        mean = torch.bmm(p[:, None], z[:, :, None]).flatten()
+        found.append(torch.stack([log_sum, mean, torch.linalg.vector_norm(p, dim=1).square()]))
+    log_sums, means, squares = torch.stack(found, 1)
+    log_normaliser = log_sums.logsumexp(0)
+    shares = (log_sums - log_normaliser).exp()
+    return log_normaliser, (shares * means).sum(0), (shares.square() * squares).sum(0), target
 
 
 class _HeadScores(torch.autograd.Function):
@@ -140,11 +166,10 @@ class _HeadScores(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, weight: Tensor, anchor: Tensor, targets: Tensor, temperature: float, head: Any):
         ctx.dtype, weight = weight.dtype, autocast(weight)  # the gradient is the master weight's
         with no_autocast(h):
-            peak, total, linear, square, target = _statistics(h, weight, targets, temperature)
-        log_normaliser = peak + total.log()
+            log_normaliser, mean, collision, target = _statistics(h, weight, targets, temperature)
         ctx.save_for_backward(h, weight, targets, log_normaliser)
         ctx.temperature, ctx.head, ctx.tape = temperature, head, getattr(head, "tape", None)
-        entropy, collision = log_normaliser - linear / total, square / total.square()
+        entropy = log_normaliser - mean
         ctx.mark_non_differentiable(entropy, collision)
         return target - log_normaliser, entropy, collision
 

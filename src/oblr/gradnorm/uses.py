@@ -5,7 +5,7 @@ after the backward pass that it was seen in.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -13,11 +13,45 @@ import torch
 from torch import Tensor, nn
 
 from oblr.gradnorm import contractions
-from oblr.gradnorm.contractions import LinearNorms
+from oblr.gradnorm.contractions import LinearNorms, same
 from oblr.packing import Segments, distinct_tokens
 
-#: segments → the same tokens under coarser segments
-Merged = Callable[[Segments], Segments]
+
+class Weighting:
+    """What the sequences of a micro-batch count in its gradient, and the groups that they belong to.
+
+    Args:
+        coefficients: ``c_s`` [S].  group_size: consecutive segments a group.
+    """
+
+    def __init__(self, coefficients: Tensor, group_size: int):
+        self.coefficients, self.group_size = coefficients, group_size
+        self.known: list[tuple[Segments, Segments, Tensor]] = []
+        self.last: tuple[Tensor, Tensor] | None = None
+
+    def _of(self, segments: Segments) -> tuple[Segments, Segments, Tensor]:
+        for known in self.known:
+            if known[0] is segments:
+                return known
+        per_token = self.coefficients.float()[segments.ids.clamp(min=0)]
+        self.known.append((segments, segments.merge(self.group_size), per_token))
+        return self.known[-1]
+
+    def merged(self, segments: Segments) -> Segments:
+        """The same tokens under groups."""
+        return self._of(segments)[1]
+
+    def times(self, x: Tensor, segments: Segments) -> Tensor:
+        """Token rows ``x`` [n, …], each times the coefficient of its segment, which is not rounded before."""
+        if not self.has(x):
+            per_token = self._of(segments)[2].view(-1, *[1] * (x.ndim - 1))
+            self.last = x, torch.mul(x, per_token, out=torch.empty_like(x))
+        assert self.last is not None
+        return self.last[1]
+
+    def has(self, x: Tensor) -> bool:
+        """Whether :meth:`times` has just been asked for this one: layers that read the same input share it."""
+        return self.last is not None and same(self.last[0], x)
 
 
 class Kept(Protocol):
@@ -32,15 +66,15 @@ class Kept(Protocol):
     @property
     def name(self) -> str: ...
 
-    def combine(self, coefficients: Tensor, merged: Merged, into: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The gradient of ``Σ_s c_s f_s``, as :meth:`Use.gradient`, and each merged segment's squared norm."""
+    def combine(self, weighting: Weighting, into: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The gradient of ``Σ_s c_s f_s``, as :meth:`Use.gradient`, and the squared norm of each group's part."""
 
 
 @dataclass(frozen=True)
 class Use(ABC):
     """Attributes:
     module, name: the layer, and which of its parameters.
-    b: gradient of the layer's output, one row a token, [n, …].
+    b: gradient of the layer's output, one row a token, [n, …], unless said otherwise.
     segments: of those tokens.
     """
 
@@ -65,17 +99,12 @@ class Use(ABC):
         """What to remember, and the squared norms."""
         return self, self.square_norms(linear_norms)
 
-    def combine(self, coefficients: Tensor, merged: Merged, into: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.weighted(coefficients, merged).gradient(into)
+    def combine(self, weighting: Weighting, into: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.weighted(weighting).gradient(into)
 
-    def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
-        """The same use with each segment's output gradient times its coefficient [S], and segments merged."""
-        return replace(self, b=self.times(coefficients, self.b), segments=merged(self.segments))
-
-    def times(self, coefficients: Tensor, x: Tensor) -> Tensor:
-        """Token rows ``x`` [n, …], each times the coefficient of its segment, which is not rounded before."""
-        per_token = coefficients.float()[self.segments.ids.clamp(min=0)]
-        return torch.mul(x, per_token.view(-1, *[1] * (x.ndim - 1)), out=torch.empty_like(x))
+    def weighted(self, weighting: Weighting) -> Self:
+        """The same use with each segment's output gradient times its coefficient, and segments merged into groups."""
+        return replace(self, b=weighting.times(self.b, self.segments), segments=weighting.merged(self.segments))
 
 
 @dataclass(frozen=True)
@@ -87,10 +116,10 @@ class KeptGradients:
     segments: Segments
     gradients: Tensor
 
-    def combine(self, coefficients: Tensor, merged: Merged, into: Tensor | None) -> tuple[Tensor, Tensor]:
-        n_groups = merged(self.segments).count
-        stacked = self.gradients.flatten(1).unflatten(0, (n_groups, -1))
-        parts = torch.bmm(coefficients.to(stacked.dtype).view(n_groups, 1, -1), stacked).squeeze(1)
+    def combine(self, weighting: Weighting, into: Tensor | None) -> tuple[Tensor, Tensor]:
+        stacked = self.gradients.flatten(1).unflatten(0, (-1, weighting.group_size))
+        coefficients = weighting.coefficients.to(stacked.dtype).view(len(stacked), 1, -1)
+        parts = torch.bmm(coefficients, stacked).squeeze(1)
         total = parts.sum(0).view(self.gradients.shape[1:])
         return _added(total, into), torch.linalg.vector_norm(parts, dim=1).square()
 
@@ -118,7 +147,7 @@ class EmbeddingRows:
 class TiedHead(Protocol):
     """The use of a head whose weight is an embedding's table too."""
 
-    def weighted(self, coefficients: Tensor, merged: Merged) -> Self: ...
+    def weighted(self, weighting: Weighting) -> Self: ...
     def cross_terms(self, rows: EmbeddingRows) -> Tensor:
         """``2⟨S, DᵀH⟩`` per segment [S], of embedding gradient S and head gradient DᵀH: what tying adds to norms."""
 
@@ -130,11 +159,11 @@ class LinearUse(Use):
     a: Tensor
     tied: bool = False
 
-    def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
-        if self.a.shape[1] >= self.b.shape[1]:
-            return super().weighted(coefficients, merged)
-        # The gradient is linear in the input too, and the input is smaller.
-        return replace(self, a=self.times(coefficients, self.a), segments=merged(self.segments))
+    def weighted(self, weighting: Weighting) -> Self:
+        if self.a.shape[1] >= self.b.shape[1] and not weighting.has(self.a):
+            return super().weighted(weighting)
+        # The gradient is linear in the input too, and the input is smaller, or another layer's too.
+        return replace(self, a=weighting.times(self.a, self.segments), segments=weighting.merged(self.segments))
 
     def square_norms(self, linear_norms: LinearNorms) -> Tensor:
         return linear_norms(self.a, self.b, self.segments)
@@ -166,26 +195,19 @@ class LinearUse(Use):
 
 @dataclass(frozen=True)
 class SumUse(Use):
-    """A parameter [size] whose gradient is a plain sum over tokens of the rows of ``b`` [n, heads · size].
+    """A parameter [size] whose gradient is a sum over tokens, of which ``b`` [S, size] has each segment's, float32.
 
-    So are biases and, where ``b`` is the output gradient times the normalised input, the scales of RMSNorms; the
-    norms of q and k share theirs between heads.
+    So are biases, and the scales of RMSNorms.
     """
 
-    def sums(self) -> Tensor:
-        size = len(self.module.get_parameter(self.name))
-        return self.segments.sum(self.b.float()).unflatten(1, (-1, size)).sum(1)
-
     def square_norms(self, linear_norms: LinearNorms) -> Tensor:
-        return self.sums().square().sum(1)
+        return self.b.square().sum(1)
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
-        sums = self.sums()
-        return KeptGradients(self.module, self.name, self.segments, sums), sums.square().sum(1)
+        return KeptGradients(self.module, self.name, self.segments, self.b), self.b.square().sum(1)
 
     def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        sums = self.sums()
-        return _added(sums.sum(0), into), sums.square().sum(1)
+        return _added(self.b.sum(0), into), self.b.square().sum(1)
 
 
 @dataclass(frozen=True)
@@ -195,9 +217,9 @@ class EmbeddingUse(Use):
     token_ids: Tensor
     head: TiedHead | None
 
-    def weighted(self, coefficients: Tensor, merged: Merged) -> Self:
-        use = super().weighted(coefficients, merged)
-        return replace(use, head=self.head and self.head.weighted(coefficients, merged))
+    def weighted(self, weighting: Weighting) -> Self:
+        use = super().weighted(weighting)
+        return replace(use, head=self.head and self.head.weighted(weighting))
 
     def rows(self) -> EmbeddingRows:
         distinct = distinct_tokens(self.token_ids, self.segments)

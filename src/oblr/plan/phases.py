@@ -22,8 +22,8 @@ class Alone:
 
     current_epoch = global_rank = 0
 
-    def __init__(self, ranks: int):
-        self.world_size = ranks
+    def __init__(self, ranks: int, precision: str):
+        self.world_size, self.precision = ranks, precision
 
     @property
     def strategy(self) -> "Alone":

@@ -14,11 +14,14 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from oblr.attention import SDPA, choose_attention
+from oblr.fused import fuse_torch
 from oblr.gradnorm.head import SLICE
-from oblr.model import TokenScorer
 from oblr.kernels import as_on_gpu
+from oblr.model import TokenScorer
 from oblr.packing import cut, pack, plan
 from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
+from oblr.plan.liger import stand_in_for_liger
 from oblr.plan.phases import Alone, phases, two_micro_batches
 from oblr.plan.places import DEVICE
 from oblr.plan.work import Work
@@ -119,12 +122,12 @@ class _Run:
     once: Work
 
 
-def fake_model(run: DryRun, config: PretrainedConfig, dtype: str) -> PreTrainedModel:
+def fake_model(run: DryRun, config: PretrainedConfig, dtype: str, attention: str = SDPA) -> PreTrainedModel:
     """The causal LM without numbers, as :func:`oblr.model.load_model` would load it."""
     config = copy.deepcopy(config)
     config.attention_dropout = 0.0
     with run.fake:
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention)
     return model.train()
 
 
@@ -214,7 +217,7 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             with run.making("optimizer state"):
                 optimizer.step()
             run.restart()
-            trainer = Alone(world.ranks)
+            trainer = Alone(world.ranks, "bf16-mixed" if world.mixed else "32-true")
             policy.trainer, policy.__dict__["optimizers"] = trainer, lambda: optimizer
             optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
             with phases(run, scorer.lm, scorer, optimizer), as_on_gpu() if world.gpu else nullcontext():
@@ -229,7 +232,14 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
 
 
 def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh) -> TokenScorer:
-    scorer = TokenScorer(fake_model(run, config, policy.dtype_name), policy.temperature)
+    computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
+    chosen = choose_attention(config, world.gpu, computed)
+    attention = chosen if policy.attention == "auto" else policy.attention
+    lm = fake_model(run, config, policy.dtype_name, attention)
+    if world.gpu:
+        fuse_torch(lm)
+        stand_in_for_liger(lm)
+    scorer = TokenScorer(lm, policy.temperature)
     if world.checkpointing:
         scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if world.sharded:
