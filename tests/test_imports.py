@@ -31,7 +31,7 @@ ALLOWED = {
     "reference": BASE | {"model", "losses"},
     "plan": BASE | {"model", "reference", "gradnorm", "policy", "rollout"},
     "policy": BASE | {"ranks", "randomness", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
-    "rollout": BASE | {"model", "rewards", "terminal"},
+    "rollout": BASE | {"model", "ranks", "rewards", "terminal"},
     "evaluation": BASE | {"metrics", "provenance", "rewards"},
     "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
     "callbacks": BASE | LEAVES | {"checkpoint", "ranks", "policy", "rollout", "evaluation"},

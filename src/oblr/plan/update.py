@@ -202,6 +202,8 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
                 _update(run, policy, [pack(batch.rollouts(part)) for part in parts], group_size)
                 moved = moved or run.moved.copy()
             optimizer.step()
+            optimizer.zero_grad()
+            del gradients, gradient, p
             update, resident = run.peaks, run.live.copy()
             run.restart()
             for _ in scorer.weights(torch.bfloat16 if world.mixed else None):
