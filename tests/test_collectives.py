@@ -1,10 +1,13 @@
 """Every collective is legal on NCCL, goes through one module, and is the same on all ranks."""
 
+import ast
+
 import pytest
 import torch
 import torch.distributed as dist
-from collectives import ONE_SIDED, two_ranks_on_paper
+from collectives import ONE_SIDED, recorded, two_ranks_on_paper
 from conftest import ROOT
+from test_imports import sources
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -85,3 +88,46 @@ def test_groups_have_both_sides_on_a_gpu(strategy, monkeypatch):
     assert strategy().process_group_backend == "gloo"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert strategy().process_group_backend == "cpu:gloo,cuda:nccl"
+
+
+def collective(node: ast.AST) -> bool:
+    """Whether it asks :mod:`torch.distributed` itself for anything; its sub-modules have libraries of their own."""
+    if isinstance(node, ast.Import):
+        return any(alias.name == "torch.distributed" for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        names = {f"{node.module}.{alias.name}" for alias in node.names}
+        return node.module == "torch.distributed" or "torch.distributed" in names
+    if isinstance(node, ast.Attribute):
+        moves = {"all_gather", "broadcast", "reduce", "barrier", "reduce_boolean_decision", "sync_dist"}
+        of_lightning = node.attr in moves and ast.unparse(node.value).endswith(("self", "trainer", "strategy"))
+        return of_lightning or ast.unparse(node.value) == "torch.distributed"
+    return isinstance(node, ast.keyword) and node.arg == "sync_dist"
+
+
+def test_nobody_else_asks_for_a_group_or_moves_a_tensor():
+    found = {path.stem for path in sources() if any(map(collective, ast.walk(ast.parse(path.read_text()))))}
+    assert found == {"ranks", "dry_run"}  # a plan makes a world of its own
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_run_of_two_ranks_goes_by_the_plan(train, tmp_path, monkeypatch, kind):
+    """Everything that a run has: the same collectives on both ranks, by no other route than those of the plan."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    result = train(
+        *(f"trainer={kind}", "trainer.devices=2", "trainer.accelerator=cpu", "steps=2", "callbacks=benchmarks"),
+        *("callbacks.evaluation.every=1", "callbacks.checkpoints.every=1", "callbacks.benchmarks.limit=3"),
+        *("baseline=rloo", "callbacks.grad_stats.every=1"),
+        f"+callbacks.record={{_target_: collectives.Record, path: {tmp_path / 'seen'}}}",
+    )
+    assert result.returncode == 0, result.stderr
+    seen = recorded(tmp_path / "seen")
+    ours = {"ranks.py:objects", "ranks.py:reduce", "ranks.py:gather"}
+    sharded = {"torch/distributed/fsdp", "torch/distributed/checkpoint", "model.py:weights", "capture.py:_add_gradient"}
+    sharded |= {"head.py:weighted"}
+    routes = {route for route, _, _ in seen} - {"lightning"}
+    assert ours <= routes <= ours | sharded
+    assert {"torch/distributed/fsdp", "model.py:weights"} <= routes or kind == "ddp"
+    # Lightning waits, hands out paths, and compares the lengths of loaders, on the strategy's device, before the run.
+    by_lightning = [operation for route, operation, _ in seen if route == "lightning"]
+    assert set(by_lightning) <= {"barrier", "broadcast", "allreduce", "allgather"}
+    assert by_lightning.count("allreduce") == 2

@@ -46,7 +46,7 @@ ALLOWED = {
         "losses",
         "schedules",
     },
-    "rollout": BASE | {"model", "rewards", "terminal"},
+    "rollout": BASE | {"model", "ranks", "rewards", "terminal"},
     "evaluation": BASE | {"metrics", "provenance", "rewards"},
     "checks": BASE | {"checkpoint", "model", "baselines", "losses", "schedules"},
     "callbacks": BASE | LEAVES | {"checkpoint", "ranks", "policy", "rollout", "evaluation"},

@@ -1,5 +1,6 @@
 """The step against the textbook: plain autograd on one sequence at a time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -7,6 +8,7 @@ import pytest
 import torch
 from conftest import combine, drawn_by, make_rollouts, score_gradients, square_norm, tiny_model
 
+from callbacks.grad_stats import GradStats
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
@@ -70,9 +72,10 @@ def take_steps(
     optimizer=torch.optim.SGD,
     bound=1.0,
     precision="32-true",
+    observers=(),
     **settings,
 ):
-    """The policy after that many epochs on one batch, with the last ``gradient``, and their reports.
+    """The policy after that many epochs on one batch or a loader, with its last ``gradient``, and their reports.
 
     ``settings`` are the policy's others.
     """
@@ -94,13 +97,13 @@ def take_steps(
         max_epochs=steps,
         accelerator="cpu",
         precision=precision,
-        callbacks=[keep],
+        callbacks=[*observers, keep],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(policy, OneBatch(batch))
+    trainer.fit(policy, batch if isinstance(batch, OneBatch) else OneBatch(batch))
     return policy, keep.reports
 
 
@@ -143,6 +146,7 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
     assert report.moments.mean_square == pytest.approx(square_norm(gradient), rel=1e-5)
     assert report.moments.square_mean == pytest.approx(sum(square_norm(g) for g in groups) / 4, rel=1e-5)
     assert report.moments.n_groups == 4
+    assert all(p.grad is None for p in policy.parameters())  # rollouts have their room
 
 
 def test_groups_of_equal_reward_cost_no_pass(tmp_path, monkeypatch):
@@ -161,6 +165,26 @@ def test_groups_of_equal_reward_cost_no_pass(tmp_path, monkeypatch):
     assert report.live.tolist() == [True, True, False, True]
     assert report.square_norms[2].isnan().all()
     assert (report.advantages[2] == 0).all()
+
+
+class Dying(OneBatch):
+    """A live batch, and from then on dead ones."""
+
+    def __iter__(self):
+        batch, rollouts = self.batch, [replace(rollout, reward=1.0) for rollout in self.batch.rollouts]
+        self.batch = RolloutBatch(rollouts, GROUP_SIZE, 1)
+        yield batch
+
+
+def test_a_dead_batch_after_a_live_one_moves_nothing(tmp_path):
+    """Neither by an old gradient nor by AdamW's momentum."""
+    batch = make_batch(tmp_path, tied=True)
+    settings = {"schedule": ConstantSchedule(0.01), "optimizer": torch.optim.AdamW, "bound": 100.0}
+    once, _ = take_steps(tmp_path, Dying(batch), steps=1, **settings)
+    thrice, reports = take_steps(tmp_path, Dying(batch), steps=3, **settings)
+    assert [report.moments.square_mean > 0 for report in reports] == [True, False, False]
+    for p, same in zip(once.parameters(), thrice.parameters(), strict=True):
+        assert torch.equal(p, same)
 
 
 def test_a_batch_without_any_live_group_leaves_the_policy_alone(tmp_path):
@@ -183,6 +207,18 @@ def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseli
     expected = baseline(Groups(batch.rewards, report.weights, batch.lengths, batch.rewards))
     torch.testing.assert_close(report.advantages, expected)
     assert report.moments.mean_square > 0
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_gradient_statistics_are_those_of_the_step(tmp_path, precision):
+    """Where the baseline needs no norms, they are as a step that needs them computes them, to the bit."""
+    batch = make_batch(tmp_path, tied=True)
+    _, (own,) = take_steps(tmp_path, batch, precision=precision)
+    _, (report,) = take_steps(
+        tmp_path, batch, precision=precision, baseline=RLOOBaseline(), observers=[GradStats(every=1)]
+    )
+    assert own.live.tolist() == [True, True, False, True]
+    assert torch.equal(report.square_norms[own.live], own.square_norms[own.live])
 
 
 def test_the_update_moves_by_the_rate_against_the_gradient(tmp_path):

@@ -89,8 +89,10 @@ class Ranks:
 
     def split(self, size: int) -> "Ranks":
         """Those of every ``size`` consecutive ones that this process belongs to. Collective."""
-        if self.group is None or size == self.count:
+        if size == self.count:
             return self
+        if size == 1:
+            return Ranks(device=self.device)
         group, _ = dist.new_subgroups(size, self.group)
         return Ranks(group, self.device)
 

@@ -14,7 +14,7 @@ from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
 
 GIB = 2**30
-#: Between updates they live where the shards do.
+#: They live where the shards do.
 STATE = ("weights", "gradients", "optimizer state")
 #: CUDA context, libraries and communication buffers of a process. Not measured.
 CONTEXT = 1.5 * GIB
@@ -32,7 +32,7 @@ class Device:
         memory: bytes.
         gpu: or a share of the machine's own memory.
         offload: whether weights, gradients and optimizer state live in the machine's memory (FSDP2).
-        bucketed: whether DDP keeps gradients a second time, in buckets.
+        bucketed: whether DDP has buckets for the gradients besides.
     """
 
     memory: float
@@ -92,7 +92,7 @@ class Plan:
         moved = Bytes({name: size * self.micro_batches for name, size in self.update.moved.items()})
         moved["weight sync"] = self.update.moved_by_sync.total()
         if not self.world.sharded:
-            moved["all-reduce"] = 2 * self.update.resident["gradients"] * (self.world.ranks - 1) // self.world.ranks
+            moved["all-reduce"] = 2 * self.update.resident["weights"] * (self.world.ranks - 1) // self.world.ranks
         return +moved
 
 
@@ -126,10 +126,11 @@ def make_plan(
     host: Bytes = Bytes()
     for live in (training, rollouts):
         live["context"] = int(CONTEXT)
-        if device.bucketed:
-            live["gradients"] *= 2
+        if device.bucketed:  # as large as the weights, and there for good
+            live["gradients"] += update.resident["weights"]
         if device.offload:
-            host = Bytes({kind: live.pop(kind) for kind in STATE})
+            own = Bytes({kind: live.pop(kind, 0) for kind in STATE})
+            host = max(host, own, key=lambda bytes_: bytes_.total())
     return Plan(
         parameters,
         policy.gradnorm.passes if policy.baseline.needs_norms and policy.gradnorm.measures else "one",

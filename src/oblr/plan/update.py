@@ -222,6 +222,9 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
             with phases(run, scorer.lm, scorer, optimizer), as_on_gpu() if world.gpu else nullcontext():
                 work, moved, once = _updates(run, policy, batch)
+            for p in parameters.values():  # as the policy does after its step, here after two
+                p.grad = None
+            del gradients, gradient, p
             update, resident = run.peaks, run.live.copy()
             run.restart()
             for _ in scorer.weights(torch.bfloat16 if world.mixed else None):

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
 from oblr.prompts import encode
+from oblr.ranks import of_run
 from oblr.rewards.base import Reward, try_out
 from oblr.rewards.pool import RewardPool
 from oblr.rollout.deadline import deadline, end_process_after
@@ -210,9 +211,7 @@ class RolloutDataModule(L.LightningDataModule):
             result = action()
         except EngineDiedError as error:
             death = error
-        strategy = self.run.strategy
-        dead = strategy.reduce(torch.tensor(float(death is not None), device=strategy.root_device), reduce_op="max")
-        if dead:
+        if of_run().greatest(death is not None):
             raise death or EngineDiedError("the engine of another rank died")
         return result
 

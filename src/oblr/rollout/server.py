@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from oblr.errors import EngineDiedError, SettingError
+from oblr.ranks import of_run
 from oblr.rollout.client import Client, Refused
 from oblr.rollout.engine import check_fresh
 from oblr.rollout.process import ServerProcess
@@ -155,7 +155,7 @@ class ServerEngine:
         self.close()
         if self.own:
             self.client = Client(self._start_process(), self.log)
-        if is_first_rank():
+        if of_run().rank == 0:
             if not self.own:
                 self._await_return()
             self.sender = self._sender()
@@ -170,16 +170,15 @@ class ServerEngine:
     def _start_process(self) -> str:
         """Rank 0 starts the server, and all ranks learn its address."""
         outcome: list[Any] = [None, socket.gethostname()]
-        if is_first_rank():
+        ranks = of_run()
+        if ranks.rank == 0:
             try:
                 self.process = ServerProcess(self.arguments, self.environment, self.log)
                 self.process.wait(self.start_timeout)
                 outcome[0] = self.process.url
             except EngineDiedError as error:
                 outcome[0] = error
-        if dist.is_initialized():
-            dist.broadcast_object_list(outcome)
-        url, host = outcome
+        url, host = ranks.objects(outcome)[0]
         if isinstance(url, EngineDiedError):
             raise url
         if host != socket.gethostname():
@@ -203,7 +202,7 @@ class ServerEngine:
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         self.weight_version, rest, death = None, iter(weights), None
-        if is_first_rank():
+        if of_run().rank == 0:
             try:
                 self._send(rest, str(version))
             except EngineDiedError as error:
@@ -276,7 +275,3 @@ class ServerEngine:
         if self.process is not None:
             self.process.stop()
             self.process = None
-
-
-def is_first_rank() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from oblr.errors import SettingError
+from oblr.ranks import Ranks, of_run
 from oblr.rollout.engine import check_fresh
 from oblr.types import Completion, Sampling, Seeds
 
@@ -46,8 +46,8 @@ class VLLMEngine:
         self.model, self.dtype, self.max_model_len = model, dtype, max_model_len
         self.gpu_memory_utilization, self.cpu_kv_cache_gib = gpu_memory_utilization, cpu_kv_cache_gib
         self.enforce_eager, self.tensor_parallel_size = enforce_eager, tensor_parallel_size
-        self.among_ranks = False
-        self.group: dist.ProcessGroup | None = None
+        #: the ranks that share this engine
+        self.sharing = Ranks()
         self.weight_version: int | None = None
         self.gpu = torch.cuda.is_available()
         self.asleep = False
@@ -80,21 +80,19 @@ class VLLMEngine:
 
     def _among_ranks(self) -> dict[str, Any]:
         """Settings of an engine on this rank's device, in one world with the engines of the other ranks."""
-        self.among_ranks = dist.is_initialized()  # before vLLM makes a world for itself alone
-        size, ranks = self.tensor_parallel_size, dist.get_world_size() if self.among_ranks else 1
-        if size < 1 or ranks % size:
+        size, ranks = self.tensor_parallel_size, of_run()
+        if size < 1 or ranks.count % size:
             raise SettingError(
                 "rollout.engines.vllm.tensor_parallel_size",
-                f"{ranks} devices do not make groups of {size}",
+                f"{ranks.count} devices do not make groups of {size}",
                 "use a divisor of trainer.devices × trainer.num_nodes",
             )
-        if not self.among_ranks:
+        if ranks.group is None:
             return {}
-        if size > 1:
-            self.group, _ = dist.new_subgroups(size)
+        self.sharing = ranks.split(size)
         # What torchrun would have set.
-        os.environ["RANK"] = str(dist.get_rank())
-        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if self.gpu else dist.get_rank())
+        os.environ["RANK"] = str(ranks.rank)
+        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if self.gpu else ranks.rank)
         return {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": size}
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -113,13 +111,12 @@ class VLLMEngine:
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
         check_fresh(self)
-        if self.group is None:
+        if self.sharing.count == 1:
             return self._generate(prompts, sampling, seed)
-        shares: list[Any] = [None] * self.tensor_parallel_size
-        dist.all_gather_object(shares, (prompts, seed), group=self.group)
+        shares: list[Any] = self.sharing.objects((prompts, seed))
         seeds = shares[0][1] if isinstance(seed, int) else [one for _, share in shares for one in share]
         groups = self._generate([prompt for share, _ in shares for prompt in share], sampling, seeds)
-        first = sum(len(share) for share, _ in shares[: dist.get_rank(self.group)])
+        first = sum(len(share) for share, _ in shares[: self.sharing.rank])
         return groups[first : first + len(prompts)]
 
     def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
@@ -153,7 +150,7 @@ class VLLMEngine:
     def close(self) -> None:
         if self._llm is None:
             return
-        if self.among_ranks:  # vLLM's shutdown would destroy the process group, which is the trainer's
+        if of_run().group is not None:  # vLLM's shutdown would destroy the process group, which is the trainer's
             self.sleep()
         else:
             self._llm.llm_engine.engine_core.shutdown()
