@@ -22,6 +22,7 @@ NAMES = [
     "step",
     "tiers",
 ]
+NAMES.append("contract")  # make contract, which make bench does not run
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -61,10 +61,13 @@ def check_policy(path: str, dtype: str, max_model_len: int) -> PretrainedConfig:
 
 def check_engine(config: PretrainedConfig, name: str, engines: Mapping[str, Any]) -> None:
     """Whether vLLM can share the policy's heads out to as many GPUs as ``rollout.engines.<name>`` says."""
-    size, heads = engines.get(name, {}).get("tensor_parallel_size", 1), config.num_attention_heads
+    size = engines.get(name, {}).get("tensor_parallel_size", 1)
+    if size == 1:
+        return
+    heads = config.num_attention_heads
     pairs = getattr(config, "num_key_value_heads", None) or heads
 
-    def fits(size: int) -> bool:  # a GPU has whole heads, and whole pairs of keys and values or a copy of one
+    def fits(size: int) -> bool:  # a GPU has whole heads, and whole key-value heads or a copy of one
         return heads % size == 0 and (pairs % size == 0 or size % pairs == 0)
 
     if size < 1 or not fits(size):

@@ -258,5 +258,5 @@ def announce(server, backend):
     model = {"model": str(POCKET), "dtype": "torch.float32", "max_model_len": 128}
     model |= {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
     config = {"model_config": model, "weight_transfer_config": {"backend": backend}}
-    paths = {"/start_weight_update": {}, "/inference/v1/generate": {}}
+    paths = {path: {} for path in ("/start_weight_update", "/inference/v1/generate", "/collective_rpc")}
     server.replies |= {"/openapi.json": {"paths": paths}, "/server_info?config_format=json": {"vllm_config": config}}
