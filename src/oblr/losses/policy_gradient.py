@@ -23,6 +23,9 @@ class PolicyGradientLoss(Loss):
     The cap is truncated importance sampling (Ionides 2008; ``ρ̄`` of V-trace, arXiv 1802.01561): a bias, against a few
     large ratios that make up the whole gradient. Responses above it still count ``C`` times; PPO's clipping drops them.
 
+    Engine and policy of the same weights round differently, and a ratio of sequences adds that up too: in bfloat16
+    :func:`oblr.checks.check_loss` refuses it where it would be little else.
+
     Degenerate cases: on-policy all are 1. Without a cap a sequence ratio above e^709 overflows.
 
     Args:
