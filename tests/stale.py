@@ -45,7 +45,7 @@ class CorruptingServer(ServerEngine):
 class DyingHF(HFEngine):
     """From the second step on it never survives."""
 
-    def generate(self, prompts, sampling, seed):
+    def generate(self, prompts, sampling, seeds):
         if self.weight_version > 1:
             raise EngineDiedError("it died")
-        return super().generate(prompts, sampling, seed)
+        return super().generate(prompts, sampling, seeds)

@@ -30,15 +30,15 @@ ALLOWED = {
     "reference": BASE | {"model", "losses"},
     "plan": BASE | {"model", "reference", "gradnorm", "policy", "rollout"},
     "policy": BASE | {"checkpoint", "randomness", "model", "reference", "gradnorm", "baselines", "losses", "schedules"},
-    "rollout": BASE | {"model", "rewards", "terminal"},
-    "evaluation": BASE | {"metrics", "provenance", "rewards"},
+    "rollout": BASE | {"model", "randomness", "rewards", "terminal"},
+    "evaluation": BASE | {"metrics", "provenance", "randomness", "rewards"},
     "checks": BASE | {"checkpoint", "model", "baselines", "schedules"},
-    "callbacks": BASE | LEAVES | {"checkpoint", "policy", "rollout", "evaluation"},
+    "callbacks": BASE | LEAVES | {"checkpoint", "randomness", "policy", "rollout", "evaluation"},
 }
 SCRIPTS = {"train.py", "eval.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}
 #: package → the only places that may import it
 ONLY_IN = {
-    "vllm": {"rollout/vllm.py", "rollout/transfer.py", "rollout/senders.py"},
+    "vllm": {"rollout/vllm.py", "rollout/layers.py", "rollout/transfer.py", "rollout/senders.py"},
     "hydra": SCRIPTS,
     "omegaconf": SCRIPTS,
     "lightning": {

@@ -48,7 +48,8 @@ def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=Gr
         optimizer=partial(optimizer, lr=0.1),
         temperature=1.0,
         token_budget=token_budget,
-        logprob_gap_bound=1.0,
+        logprob_gap_mean=1.0,
+        logprob_gap_p99=1.0,
     )
 
 

@@ -79,7 +79,8 @@ def take_steps(
         optimizer=lambda parameters: optimizer(parameters, lr=0.0),
         temperature=TEMPERATURE,
         token_budget=token_budget,
-        logprob_gap_bound=bound,
+        logprob_gap_mean=bound,
+        logprob_gap_p99=bound,
         **settings,
     )
     keep = KeepReports()

@@ -96,7 +96,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     engine.start()
     engine.weight_version = 0  # the exported ones
     prompt = tokenizer.encode("1 + 2 + 3 =\n")
-    (completions,) = engine.generate([prompt], Sampling(4, 1.0, 32, (tokenizer.eos_token_id,)), seed=0)
+    (completions,) = engine.generate([prompt], Sampling(4, 1.0, 32, (tokenizer.eos_token_id,)), [0])
     engine.close()
     packed = pack([Rollout(Problem("", "", ""), prompt, c, "", 0.0) for c in completions])
     with torch.no_grad():

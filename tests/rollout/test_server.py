@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import POCKET, ROOT
 from safetensors.torch import load_file
-from test_engines import largest_gap, problems, sampling  # noqa: F401
+from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from callbacks.summary import read_curves
 from oblr.checkpoint import by_age
@@ -57,10 +57,11 @@ def changed(scorer):
 
 def test_order_and_company_of_requests_do_not_matter(engine, scorer, problems, tokenizer):  # noqa: F811
     prompts = [tokenizer.encode(p.prompt) for p in problems]
-    together = engine.generate(prompts, sampling(tokenizer), seed=1)
-    assert engine.generate(prompts[:5], sampling(tokenizer), seed=1) == together[:5]
-    assert engine.generate(prompts[:1], sampling(tokenizer), seed=1) == together[:1]
-    assert engine.generate([prompts[0]] * 2, sampling(tokenizer), seed=1)[1] != together[0]
+    seeds = seeds_of(prompts, 1)
+    together = engine.generate(prompts, sampling(tokenizer), seeds)
+    assert engine.generate(prompts[:5], sampling(tokenizer), seeds[:5]) == together[:5]
+    assert engine.generate(prompts[:1], sampling(tokenizer), seeds[:1]) == together[:1]
+    assert engine.generate([prompts[0]] * 2, sampling(tokenizer), seeds[:2])[1] != together[0]
 
 
 def test_weights_of_another_version_are_found_out(engine, scorer, problems, tokenizer):  # noqa: F811

@@ -1,7 +1,6 @@
 """vLLM in a server of its own: started by the user, by a job script, or by this run on its own machine."""
 
 import os
-import random
 import shlex
 import socket
 import time
@@ -17,10 +16,11 @@ from torch import distributed as dist
 
 from oblr.errors import EngineDiedError, SettingError
 from oblr.rollout.client import Client, Refused
-from oblr.rollout.engine import check_fresh
+from oblr.rollout.engine import check_fresh, check_limits
 from oblr.rollout.process import ServerProcess
+from oblr.rollout.readback import Block, Part, from_text, to_text
 from oblr.rollout.senders import HTTPSender, NCCLSender, Sender
-from oblr.types import Completion, Sampling, Seeds
+from oblr.types import Completion, Sampling
 
 GENERATE = "/inference/v1/generate"
 #: vLLM queues what does not fit into a batch; more connections than this would only wait there.
@@ -43,7 +43,9 @@ class ServerEngine:
         start_timeout: how long a server may take to start, or to come back after it has died, seconds.
         gpus: GPUs of the run's own server, as in CUDA_VISIBLE_DEVICES; it is tensor-parallel over several.
         cpu_kv_cache_gib: KV cache of the run's own server on a machine without GPU, GiB.
-        enforce_eager: no CUDA graphs in the run's own server.
+        enforce_eager: no CUDA graphs in the run's own server; a machine without GPU has none anyway.
+        max_num_batched_tokens: most tokens in one forward pass of the run's own server; None: vLLM chooses.
+        max_num_seqs: most sequences that it samples at once; None: vLLM chooses.
 
     Raises:
         SettingError: there is no server at ``url``, or one that this run cannot use.
@@ -61,13 +63,16 @@ class ServerEngine:
         start_timeout: float = 600,
         gpus: str | None = None,
         cpu_kv_cache_gib: int = 1,
-        enforce_eager: bool = True,
+        enforce_eager: bool = False,
+        max_num_batched_tokens: int | None = None,
+        max_num_seqs: int | None = None,
     ):
+        check_limits("server", max_num_batched_tokens, max_num_seqs)
         if transfer not in ("http", "nccl"):
             raise SettingError("rollout.engines.server.transfer", f"{transfer!r} is unknown", "use http or nccl")
         if transfer == "nccl" and not torch.cuda.is_available():
             raise SettingError("rollout.engines.server.transfer", "there is no GPU here for nccl", "use http")
-        self.model, self.log, self.transfer = model, Path(log), transfer
+        self.model, self.dtype, self.log, self.transfer = model, dtype, Path(log), transfer
         self.piece, self.start_timeout = int(piece_mib * 2**20), start_timeout
         self.arguments = [
             *("vllm.entrypoints.openai.api_server", "--model", model, "--dtype", dtype),
@@ -75,7 +80,9 @@ class ServerEngine:
             *("--generation-config", "vllm", "--skip-tokenizer-init", "--enable-scale-out"),
             *("--weight-transfer-config", f'{{"backend": "{transfer}"}}'),
             *("--worker-extension-cls", "oblr.rollout.transfer.HTTPTransfer"),
-            *(["--enforce-eager"] if enforce_eager else []),
+            *(["--enforce-eager"] if enforce_eager or not torch.cuda.is_available() else []),
+            *(["--max-num-batched-tokens", str(max_num_batched_tokens)] if max_num_batched_tokens else []),
+            *(["--max-num-seqs", str(max_num_seqs)] if max_num_seqs else []),
             *(["--tensor-parallel-size", str(len(gpus.split(",")))] if gpus else []),
         ]
         self.environment = {
@@ -103,7 +110,12 @@ class ServerEngine:
             paths = self.server.get("/openapi.json", timeout=30)["paths"]
         except EngineDiedError as error:
             raise SettingError(setting, f"no vLLM server answers: {error}", start) from error
-        for path, flag in ("/start_weight_update", "VLLM_SERVER_DEV_MODE=1"), (GENERATE, "--enable-scale-out"):
+        needed = {
+            "/start_weight_update": "VLLM_SERVER_DEV_MODE=1",
+            "/collective_rpc": "VLLM_SERVER_DEV_MODE=1",
+            GENERATE: "--enable-scale-out",
+        }
+        for path, flag in needed.items():
             if path not in paths:
                 raise SettingError(setting, f"{self.server.url} has no {path} without {flag}", start)
         config = self.server.get("/server_info?config_format=json", timeout=30)["vllm_config"]
@@ -174,16 +186,9 @@ class ServerEngine:
                 time.sleep(0.5)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        self.weight_version, rest, death = None, iter(weights), None
+        self.weight_version = None
         if is_first_rank():
-            try:
-                self._send(rest, str(version))
-            except EngineDiedError as error:
-                death = error
-        for _ in rest:  # gathering is collective: who does not send takes part in it, and who could not send all
-            pass
-        if death is not None:
-            raise death
+            self._send(weights, str(version))
         self.weight_version = version
 
     def _send(self, weights: Iterable[tuple[str, Tensor]], version: str) -> None:
@@ -199,15 +204,14 @@ class ServerEngine:
             raise EngineDiedError(f"{self.server.url} keeps a cache of its old weights: it is serving somebody else")
         self._check_version(self.server.get("/weight_info")["weight_version"], version)
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
         check_fresh(self)
-        if isinstance(seed, int):
-            draw = random.Random(seed)
-            seed = [draw.randrange(2**62) for _ in prompts]
         with ThreadPoolExecutor(CONNECTIONS) as connections:
             replies = [
-                connections.submit(self._complete, list(prompt), sampling, one)
-                for prompt, one in zip(prompts, seed, strict=True)
+                connections.submit(self._complete, list(prompt), sampling, seed)
+                for prompt, seed in zip(prompts, seeds, strict=True)
             ]
             return [reply.result() for reply in replies]
 
@@ -240,6 +244,10 @@ class ServerEngine:
     def _check_version(self, found: str, expected: str) -> None:
         if found != expected:
             raise EngineDiedError(f"{self.server.url} has the weights of version {found}, not {expected}")
+
+    def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
+        answer = self.server.post("/collective_rpc", method="read_back", args=[to_text(blocks)])
+        return [[Part(*part) for part in from_text(worker)] for worker in answer["results"]]
 
     def sleep(self) -> None:
         """The server's memory is not the trainer's."""
