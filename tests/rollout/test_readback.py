@@ -97,7 +97,8 @@ def test_what_was_sent_is_what_is_read(engine, policy, problems):  # noqa: F811
     names = [name for name, _ in weights]
     assert {block.name for block in weights.blocks} == {*names, "lm_head.weight"}
     for block in weights.blocks:
-        assert len(block.rows) <= ROWS and len(block.columns) <= COLUMNS
+        assert len(block.rows) <= ROWS
+        assert len(block.columns) <= COLUMNS
     engine.sync(policy.weights(getattr(torch, engine.dtype)), 9)
     (parts,) = engine.read(weights.blocks)
     assert {part.values.dtype for part in parts} == {getattr(torch, engine.dtype)}
@@ -210,7 +211,8 @@ def test_all_ranks_note_the_same_and_every_version_something_else():
     first = noted(1, 1)
     for block, again in zip(first.blocks, noted(1, 1).blocks, strict=True):
         assert block.name == again.name
-        assert torch.equal(block.rows, again.rows) and torch.equal(block.columns, again.columns)
+        assert torch.equal(block.rows, again.rows)
+        assert torch.equal(block.columns, again.columns)
     for seed, version in ((1, 2), (2, 1)):
         assert not torch.equal(noted(seed, version).blocks[0].rows, first.blocks[0].rows)
 
@@ -230,9 +232,9 @@ def test_parts_of_several_processes():
     right = weight[block.rows][:, block.columns]
     notes.compare(shards(block, right, 250))
     first, _ = shards(block, right, 250)
-    with pytest.raises(StaleEngineError, match="has no w$"):
+    with pytest.raises(StaleEngineError, match=r"has no w$"):
         notes.compare([first])
     wrong = right.clone()
     wrong[5, 5] = wrong[5, 5].nextafter(torch.tensor(9.0))
-    with pytest.raises(StaleEngineError, match="other numbers than it was sent in w$"):
+    with pytest.raises(StaleEngineError, match=r"other numbers than it was sent in w$"):
         notes.compare([*shards(block, right, 250), *shards(block, wrong, 250)])

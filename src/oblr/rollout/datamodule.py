@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import lightning as L
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
@@ -26,7 +27,7 @@ T = TypeVar("T")
 #: Seconds that a run has to wind up after a sync that timed out: whatever hung may still hang.
 WIND_UP = 30.0
 #: What may happen to the engine of a rank: the last of these that happens to any of them happens to all.
-FAILURES = {EngineDiedError: "died", StaleEngineError: "is stale"}
+FAILURES = (EngineDiedError, StaleEngineError)
 #: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
 CHECKED = 20_000
 
@@ -233,17 +234,18 @@ class RolloutDataModule(L.LightningDataModule):
         failure: RunError | None = None
         try:
             result = action()
-        except tuple(FAILURES) as error:
+        except FAILURES as error:
             failure = error
         strategy = self.run.strategy
         own = next((n for n, kind in enumerate(FAILURES, 1) if isinstance(failure, kind)), 0)
         worst = int(strategy.reduce(torch.tensor(own, device=strategy.root_device), reduce_op="max"))
-        if worst > own:
-            kind = list(FAILURES)[worst - 1]
-            raise kind(f"the rollout engine of another rank {FAILURES[kind]}")
-        if failure is not None:
-            raise failure
-        return result
+        if worst == 0:
+            return result
+        told = [(own, str(failure))]
+        if self.run.world_size > 1:
+            told *= self.run.world_size
+            dist.all_gather_object(told, told[0])
+        raise FAILURES[worst - 1](max(told)[1]) from failure
 
     @property
     def run(self) -> L.Trainer:
