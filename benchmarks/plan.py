@@ -88,7 +88,8 @@ def policy(case: str, path: str) -> PolicyModule:
         optimizer=partial(OPTIMIZERS[optimizer], lr=0.0),
         temperature=1.0,
         token_budget=TOKEN_BUDGET,
-        logprob_gap_bound=1e3,
+        logprob_gap_mean=1e3,
+        logprob_gap_p99=1e3,
     )
 
 

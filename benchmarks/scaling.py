@@ -85,7 +85,8 @@ def live_seconds(folder: str, batches: list[RolloutBatch]) -> list[float]:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
         temperature=1.0,
         token_budget=1024,
-        logprob_gap_bound=math.inf,
+        logprob_gap_mean=math.inf,
+        logprob_gap_p99=math.inf,
     )
     updates = Updates()
     trainer = L.Trainer(

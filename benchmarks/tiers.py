@@ -33,6 +33,7 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.gradnorm.measure import GradNorms
 from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.packing import pack
+from oblr.randomness import derived_seed
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.base import score
 from oblr.rewards.reasoning_gym import ReasoningGymReward
@@ -86,7 +87,8 @@ def sample(policy: Policy) -> RolloutBatch:
     prompts = [tokenizer.encode(problem.prompt) for problem in policy.problems]
     sampling = Sampling(policy.responses, 1.0, policy.max_new_tokens, (tokenizer.eos_token_id,))
     rollouts = []
-    for problem, prompt, group in zip(policy.problems, prompts, engine.generate(prompts, sampling, SEED), strict=True):
+    seeds = [derived_seed(SEED, q) for q in range(len(prompts))]
+    for problem, prompt, group in zip(policy.problems, prompts, engine.generate(prompts, sampling, seeds), strict=True):
         for completion in group:
             text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
             rollouts.append(Rollout(problem, prompt, completion, text, score(reward, problem, text, completion)))

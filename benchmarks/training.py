@@ -24,6 +24,7 @@ from oblr.baselines.rloo import RLOOBaseline
 from oblr.model import load_tokenizer
 from oblr.policy import PolicyModule
 from oblr.rollout.engine import Engine
+from oblr.rollout.readback import Block, Part
 from oblr.terminal import quiet_terminal
 from oblr.types import Completion, RolloutBatch, Sampling, StepReport
 
@@ -86,7 +87,7 @@ class KeptEngine:
     """An engine that has started and outlives the run that it is lent to."""
 
     def __init__(self, engine: Engine):
-        self.engine = engine
+        self.engine, self.dtype = engine, engine.dtype
         engine.start()
 
     @property
@@ -99,8 +100,13 @@ class KeptEngine:
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         self.engine.sync(weights, version)
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[list[Completion]]:
-        return self.engine.generate(prompts, sampling, seed)
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
+        return self.engine.generate(prompts, sampling, seeds)
+
+    def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
+        return self.engine.read(blocks)
 
     def sleep(self) -> None:
         self.engine.sleep()

@@ -11,6 +11,7 @@ from callbacks.observer import Observer, rollout_data
 from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.metrics.aggregate import Interval
 from oblr.policy import PolicyModule
+from oblr.randomness import derived_seed
 from oblr.ranks import of_run
 from oblr.types import RolloutBatch, Sampling
 
@@ -73,8 +74,9 @@ class HeldOutEvaluation(Evaluation):
 
     def accuracy(self, trainer: Trainer, sampling: Sampling) -> Interval:
         data = rollout_data(trainer)
-        share = data.held_out[trainer.global_rank :: trainer.world_size]
-        rollouts = data.rollouts(share, sampling, self.seed)
+        mine = range(len(data.held_out))[trainer.global_rank :: trainer.world_size]
+        seeds = [derived_seed("evaluation", self.seed, i) for i in mine]
+        rollouts = data.rollouts([data.held_out[i] for i in mine], sampling, seeds)
         metric = ProblemAccuracy()
         for rewards in of_run().objects([rollout.reward for rollout in rollouts]):
             metric.update(torch.tensor(rewards).view(-1, sampling.n))

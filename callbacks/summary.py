@@ -66,7 +66,7 @@ def summary_table(curves: dict[str, Curve]) -> Table:
         ("SNR (debiased)", "snr/debiased"),
         ("learning rate", "train/lr"),
         ("gradient norm per sample", "gradnorm/mean"),
-        ("largest log-prob gap", "rollout/logprob_gap_max"),
+        ("log-prob gap, 99 % quantile", "rollout/logprob_gap_p99"),
     ):
         if tag in curves:
             values = curves[tag][1]

@@ -12,11 +12,11 @@ from oblr.rollout.server import ServerEngine
 class MortalServer(ServerEngine):
     calls = 0
 
-    def generate(self, prompts, sampling, seed):
+    def generate(self, prompts, sampling, seeds):
         self.calls += 1
         if self.calls == 2:
             threading.Thread(target=self.kill).start()
-        return super().generate(prompts, sampling, seed)
+        return super().generate(prompts, sampling, seeds)
 
     def kill(self):
         group = str(self.process.process.pid)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 from oblr.errors import EngineDiedError
 from oblr.rollout.hf import HFEngine
@@ -17,6 +18,30 @@ class ForgetfulHF(HFEngine):
 class ForgetfulVLLM(VLLMEngine):
     def sync(self, weights, version):
         self.weight_version = version
+
+
+class ForgetfulRank(HFEngine):
+    """Of several ranks, one misses the syncs from the second on."""
+
+    def sync(self, weights, version):
+        if version > 1 and os.environ.get("LOCAL_RANK") == "1":
+            self.weight_version = version
+        else:
+            super().sync(weights, version)
+
+
+class OffRank(HFEngine):
+    """Has the right weights, but on one rank other probabilities."""
+
+    def __init__(self, model, dtype, off):
+        super().__init__(model, dtype)
+        self.off = float(off)
+
+    def generate(self, prompts, sampling, seeds):
+        groups = super().generate(prompts, sampling, seeds)
+        if os.environ.get("LOCAL_RANK") != "1":
+            return groups
+        return [[replace(one, logprobs=[lp + self.off for lp in one.logprobs]) for one in group] for group in groups]
 
 
 class HangingHF(HFEngine):
@@ -45,7 +70,7 @@ class CorruptingServer(ServerEngine):
 class DyingHF(HFEngine):
     """From the second step on it never survives."""
 
-    def generate(self, prompts, sampling, seed):
+    def generate(self, prompts, sampling, seeds):
         if self.weight_version > 1:
             raise EngineDiedError("it died")
-        return super().generate(prompts, sampling, seed)
+        return super().generate(prompts, sampling, seeds)

@@ -46,15 +46,15 @@ ALLOWED = {
         "losses",
         "schedules",
     },
-    "rollout": BASE | {"model", "ranks", "rewards", "terminal"},
-    "evaluation": BASE | {"metrics", "provenance", "rewards"},
+    "rollout": BASE | {"model", "randomness", "ranks", "rewards", "terminal"},
+    "evaluation": BASE | {"metrics", "provenance", "randomness", "rewards"},
     "checks": BASE | {"checkpoint", "model", "baselines", "losses", "schedules"},
-    "callbacks": BASE | LEAVES | {"checkpoint", "ranks", "policy", "rollout", "evaluation"},
+    "callbacks": BASE | LEAVES | {"checkpoint", "randomness", "ranks", "policy", "rollout", "evaluation"},
 }
 SCRIPTS = {"train.py", "eval.py", "pretrain.py", "sweep.py", "snapshot.py", "planning.py", "serve.py", "launch.py"}
 #: package → the only places that may import it
 ONLY_IN = {
-    "vllm": {"rollout/vllm.py", "rollout/transfer.py", "rollout/nccl.py"},
+    "vllm": {"rollout/vllm.py", "rollout/layers.py", "rollout/transfer.py", "rollout/nccl.py"},
     "hydra": SCRIPTS,
     "omegaconf": SCRIPTS,
     "lightning": {

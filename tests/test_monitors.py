@@ -29,7 +29,7 @@ from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
 from oblr.schedules.decay import CosineSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import Moments, RolloutBatch, StepReport
+from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
 REWARDS = [1, 0, 0, 1, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the second group is dead
@@ -49,7 +49,7 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
         advantages=torch.zeros(3, 4),
         ratios=torch.ones(3, 4),
         entropy=entropy,
-        logprob_gap=0.0,
+        logprob_gap=LogprobGap(0.0, 0.0, 0.0),
         moments=Moments(3, square_mean / 2, square_mean),
         lr=lr,
     )

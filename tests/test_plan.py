@@ -20,8 +20,10 @@ from oblr.model import TokenScorer
 from oblr.packing import pack
 from oblr.plan import update
 from oblr.plan.dry_run import fake_world
+from oblr.plan.memory import Device, engine_memory
 from oblr.plan.update import Batch, World, plan_update
 from oblr.policy import PolicyModule
+from oblr.rollout.vllm import VLLMEngine
 from oblr.schedules.constant import ConstantSchedule
 from planning import make
 
@@ -48,7 +50,8 @@ def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=Gr
         optimizer=partial(optimizer, lr=0.1),
         temperature=1.0,
         token_budget=token_budget,
-        logprob_gap_bound=1.0,
+        logprob_gap_mean=1.0,
+        logprob_gap_p99=1.0,
     )
 
 
@@ -152,6 +155,21 @@ def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
         held += event.nbytes()
         peak = max(peak, held)
     assert planned.peak.total() == pytest.approx(peak, rel=0.05)
+
+
+def test_limits_of_the_engine_leave_room_for_its_cache():
+    def rollouts(**limits):
+        engine = VLLMEngine("", "bfloat16", 2048, gpu_memory_utilization=0.4, **limits)
+        return engine_memory(engine, architecture("8B"), SIZES["8B"][0], 2048, Device(80 * 2**30))[1]
+
+    free, sequences = rollouts(), rollouts(max_num_seqs=128)
+    both = rollouts(max_num_seqs=128, max_num_batched_tokens=4096)
+    assert free["engine workspace"] == 1024 * 151_936 * 3 * 4
+    assert sequences["engine workspace"] == 16_384 * 3 * 12_288 * 2
+    assert both["engine workspace"] == 4096 * 3 * 12_288 * 2
+    assert {live["engine workspace"] + live["KV cache"] for live in (free, sequences, both)} == {
+        int(0.4 * 80 * 2**30) - 2 * SIZES["8B"][0]
+    }
 
 
 def test_the_command_line(tmp_path):

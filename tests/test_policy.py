@@ -1,5 +1,6 @@
 """The step against the textbook: plain autograd on one sequence at a time."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,7 +90,8 @@ def take_steps(
         optimizer=lambda parameters: optimizer(parameters, lr=0.0),
         temperature=TEMPERATURE,
         token_budget=token_budget,
-        logprob_gap_bound=bound,
+        logprob_gap_mean=bound,
+        logprob_gap_p99=bound,
         **settings,
     )
     keep = KeepReports()
@@ -232,5 +234,35 @@ def test_the_update_moves_by_the_rate_against_the_gradient(tmp_path):
 
 def test_a_stale_engine_stops_the_run(tmp_path):
     batch = make_batch(tmp_path, tied=True, drift=0.5)
-    with pytest.raises(StaleEngineError, match="stale"):
+    with pytest.raises(StaleEngineError, match=r"stale: after sync 1 .*mean .*policy\.logprob_gap_mean=0\.01"):
         take_steps(tmp_path, batch, bound=0.01)
+
+
+def off_by(batch: RolloutBatch, gap: float, tokens: int) -> RolloutBatch:
+    """The engine's log-probabilities of the first tokens of the first response are others."""
+    first, *others = batch.rollouts
+    logprobs = [lp + gap * (t < tokens) for t, lp in enumerate(first.completion.logprobs)]
+    first = replace(first, completion=replace(first.completion, logprobs=logprobs))
+    return replace(batch, rollouts=[first, *others])
+
+
+def test_a_single_token_may_be_off_but_not_many(tmp_path):
+    """As in bfloat16, where tails are heavy."""
+    batch = make_batch(tmp_path, tied=True, drift=0.01, lengths=[64] * 16)
+    _, (report,) = take_steps(tmp_path, off_by(batch, 5.0, tokens=1), bound=0.1)
+    assert report.logprob_gap.mean < report.logprob_gap.p99 < 0.1 < report.logprob_gap.max
+    packed = pack(batch.rollouts[:8])
+    with torch.no_grad():
+        gaps = (TokenScorer(tiny_model(tied=True), TEMPERATURE)(packed).logprobs - packed.behaviour_logprobs).abs()
+    gaps[0] = report.logprob_gap.max
+    assert report.logprob_gap.mean == pytest.approx(gaps.mean().item(), rel=1e-3)
+    assert report.logprob_gap.p99 == pytest.approx(gaps.sort().values[round(0.99 * (len(gaps) - 1))].item(), rel=0.05)
+    with pytest.raises(StaleEngineError, match=r"p99 .*policy\.logprob_gap_p99=0\.1"):
+        take_steps(tmp_path, off_by(batch, 1.0, tokens=20), bound=0.1)
+
+
+@pytest.mark.parametrize("gap", [math.nan, math.inf])
+def test_what_is_no_number_stops_the_run_whatever_the_bounds(tmp_path, gap):
+    batch = off_by(make_batch(tmp_path, tied=True), gap, tokens=1)
+    with pytest.raises(StaleEngineError, match="is inf nats"):
+        take_steps(tmp_path, batch, bound=math.inf)

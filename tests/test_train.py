@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     engine.start()
     engine.weight_version = 0  # the exported ones
     prompt = tokenizer.encode("1 + 2 + 3 =\n")
-    (completions,) = engine.generate([prompt], Sampling(4, 1.0, 32, (tokenizer.eos_token_id,)), seed=0)
+    (completions,) = engine.generate([prompt], Sampling(4, 1.0, 32, (tokenizer.eos_token_id,)), [0])
     engine.close()
     packed = pack([Rollout(Problem("", "", ""), prompt, c, "", 0.0) for c in completions])
     with torch.no_grad():
@@ -132,15 +133,35 @@ def test_without_callbacks_the_parameters_are_the_same_bits(train, tmp_path):
         assert "gradnorm/mean" in read_curves(tmp_path / seen / "tensorboard")
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
-def test_a_skipped_sync_is_found_out(train, monkeypatch, engine):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
-    name = {"hf": "ForgetfulHF", "vllm": "ForgetfulVLLM"}[engine]
-    result = train("steps=5", f"rollout.engine={engine}", f"rollout.engines.{engine}._target_=stale.{name}")
-    assert result.returncode == 2
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert "rollout engine is stale: after sync 2" in lines[0]
+TWO = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "ranks"),
+    [
+        ("hf", "ForgetfulHF", ()),
+        ("vllm", "ForgetfulVLLM", ()),
+        ("vllm", "ForgetfulVLLM", (*TWO, "rollout.engines.vllm.tensor_parallel_size=2")),
+        ("hf", "ForgetfulRank", TWO),
+    ],
+)
+def test_a_skipped_sync_is_found_out(train, monkeypatch, engine, name, ranks):
+    """After one step, too small to show in probabilities."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    small = ("schedule=constant", "schedule.lr=1e-5")
+    target = f"rollout.engines.{engine}._target_=stale.{name}"
+    result = train("steps=5", *small, f"rollout.engine={engine}", target, *ranks)
+    assert result.returncode == 2, result.stderr
+    (line,) = result.stderr.strip().splitlines()
+    assert "rollout engine is stale: after sync 2 it has other numbers than it was sent in model." in line
+
+
+def test_a_rank_whose_engine_computes_something_else_is_found_out(train, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    result = train("steps=2", *TWO, "rollout.engines.hf._target_=stale.OffRank", "+rollout.engines.hf.off=0.005")
+    assert result.returncode == 2, result.stderr
+    (line,) = result.stderr.strip().splitlines()
+    assert re.search(r"stale: after sync 1 .*mean .* 0\.005 nats, more than policy\.logprob_gap_mean=0\.001", line)
 
 
 @pytest.mark.parametrize("engine", ["hf", "vllm"])

@@ -1,6 +1,9 @@
-"""The states of all random number generators of a process, as a checkpoint keeps them."""
+"""Random number generators of a process: their states, as a checkpoint keeps them, and seeds for others."""
 
+import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,3 +29,18 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Whatever seeds them or draws from them in the block, all generators are afterwards as they were before."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
+def derived_seed(*key: object) -> int:
+    """A seed below 2⁵⁶ for what ``key`` names, the same in every process; other keys have others."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, key)).encode()).digest()[:7])

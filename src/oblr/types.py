@@ -6,7 +6,6 @@
 A *group* is the G responses to one prompt; a batch lists its sequences group by group.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,10 +24,6 @@ class Sampling:
     temperature: float
     max_new_tokens: int
     end_ids: tuple[int, ...]
-
-
-#: What an engine samples by: one seed for a whole call, or one for each prompt, whose try ``j`` has the seed ``+ j``.
-Seeds = int | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -195,6 +190,14 @@ def _ratio(signal: float, noise: float) -> float:
     return signal / noise
 
 
+class LogprobGap(NamedTuple):
+    """|log π − log μ| of tokens of rollouts with fresh weights, in nats: mean, 99 % quantile and maximum."""
+
+    mean: float
+    p99: float
+    max: float
+
+
 @dataclass
 class StepReport:
     """Everything one step measured, for callbacks to show. Tensors are on the CPU.
@@ -208,7 +211,7 @@ class StepReport:
         weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
         advantages: float32 [N, G]; means over the tokens where they differ from token to token.
         entropy: mean entropy in nats of the next-token distribution over the scored tokens.
-        logprob_gap: largest |log π − log μ| per token over the sequences that were checked after the sync.
+        logprob_gap: of the sequences that were checked after the sync, by the rank with the largest of each.
         ratios: importance ratios ``π(o_i|q)/μ(o_i|q)``, float32 [N, G], NaN likewise.
         moments: of the group gradients.
         lr: ``η_t``.
@@ -222,6 +225,6 @@ class StepReport:
     advantages: Tensor
     ratios: Tensor
     entropy: float
-    logprob_gap: float
+    logprob_gap: LogprobGap
     moments: Moments
     lr: float

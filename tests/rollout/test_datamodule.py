@@ -101,7 +101,7 @@ def in_a_run(**changes):
 def test_rollouts_are_scored_in_order():
     data = in_a_run()
     problems = data.held_out[:5]
-    rollouts = data.rollouts(problems, data.sampling, seed=0)
+    rollouts = data.rollouts(problems, data.sampling, range(5))
     assert [r.problem for r in rollouts] == [p for p in problems for _ in range(2)]
     for rollout in rollouts:
         assert rollout.prompt_ids == data.encode(rollout.problem)
@@ -125,10 +125,10 @@ class Counting(HFEngine):
         self.die("sync")
         super().sync(weights, version)
 
-    def generate(self, prompts, sampling, seed):
+    def generate(self, prompts, sampling, seeds):
         self.calls.append("generate")
         self.die("generate")
-        return super().generate(prompts, sampling, seed)
+        return super().generate(prompts, sampling, seeds)
 
     def sleep(self):
         self.calls.append("sleep")

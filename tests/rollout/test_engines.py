@@ -12,6 +12,7 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import StaleEngineError
 from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.packing import pack
+from oblr.randomness import derived_seed
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.math import MathReward
 from oblr.rewards.pool import RewardPool, Verdict
@@ -55,9 +56,13 @@ def sampling(tokenizer, n=4, temperature=1.0):
     return Sampling(n, temperature, 64, (tokenizer.eos_token_id,))
 
 
+def seeds_of(prompts, seed):
+    return [derived_seed(seed, q) for q in range(len(prompts))]
+
+
 def largest_gap(scorer, engine, problems, tokenizer, temperature):
     prompts = [tokenizer.encode(p.prompt) for p in problems]
-    groups = engine.generate(prompts, sampling(tokenizer, temperature=temperature), seed=1)
+    groups = engine.generate(prompts, sampling(tokenizer, temperature=temperature), seeds_of(prompts, 1))
     packed = pack(
         [Rollout(p, ids, c, "", 0.0) for p, ids, group in zip(problems, prompts, groups, strict=True) for c in group]
     )
@@ -89,17 +94,17 @@ def test_completions(setting, problems):
     engine.sync(TokenScorer(load_model(folder, "float32"), 1.0).weights(), 4)
     prompts = [tokenizer.encode(p.prompt) for p in problems]
     random_state = torch.get_rng_state()
-    first = engine.generate(prompts, sampling(tokenizer), seed=3)
+    first = engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 3))
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert first == engine.generate(prompts, sampling(tokenizer), seed=3)
-    assert first != engine.generate(prompts, sampling(tokenizer), seed=4)
+    assert first == engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 3))
+    assert first != engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 4))
     assert [len(group) for group in first] == [4] * len(prompts)
     for completion in (c for group in first for c in group):
         assert len(completion.token_ids) == len(completion.logprobs) <= 64
         assert completion.finished == (completion.token_ids[-1] == tokenizer.eos_token_id)
         assert tokenizer.eos_token_id not in completion.token_ids[:-1]
     assert {c.finished for group in first for c in group} == {True, False}
-    greedy = [engine.generate(prompts, sampling(tokenizer, 1, 0.0), seed=s) for s in (1, 2)]
+    greedy = [engine.generate(prompts, sampling(tokenizer, 1, 0.0), seeds_of(prompts, s)) for s in (1, 2)]
     assert [g[0].token_ids for g in greedy[0]] == [g[0].token_ids for g in greedy[1]]
 
 
@@ -108,7 +113,7 @@ def test_a_thread_scores_rewards_beside_the_running_engine(setting, problems):
     tokenizer = load_tokenizer(folder)
     engine.sync(TokenScorer(load_model(folder, "float32"), 1.0).weights(), 4)
     prompts = [tokenizer.encode(p.prompt) for p in problems]
-    before = engine.generate(prompts, sampling(tokenizer), seed=3)
+    before = engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 3))
     surds = [Problem(str(n), "?", rf"2\sqrt{{{n}}}") for n in (2, 3, 5)]
     texts = [r"\boxed{\sqrt{8}}", r"\boxed{\sqrt{8}}", r"\boxed{\sqrt{20}}"]  # which math-verify is asked about
     pool = RewardPool(MathReward(BoxedFormat()), workers=1, timeout=60)
@@ -116,7 +121,7 @@ def test_a_thread_scores_rewards_beside_the_running_engine(setting, problems):
         verdicts = thread.submit(pool.score, surds, texts, [Completion([1], [0.0], True)] * 3).result()
     pool.close()
     assert verdicts == [Verdict(1.0, "scored"), Verdict(0.0, "scored"), Verdict(1.0, "scored")]
-    assert engine.generate(prompts, sampling(tokenizer), seed=3) == before
+    assert engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 3)) == before
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -154,7 +159,7 @@ def test_a_stale_engine_does_not_generate(setting):
     engine, _ = setting
     version, engine.weight_version = engine.weight_version, None
     with pytest.raises(StaleEngineError, match="has had no weights"):
-        engine.generate([[1, 2]], sampling(load_tokenizer(str(POCKET))), seed=1)
+        engine.generate([[1, 2]], sampling(load_tokenizer(str(POCKET))), [1])
     engine.weight_version = version
 
 

@@ -14,15 +14,16 @@ import pytest
 import torch
 from conftest import POCKET, ROOT
 from safetensors.torch import load_file
-from test_engines import largest_gap, problems, sampling  # noqa: F401
+from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from callbacks.summary import read_curves
 from oblr.checkpoint import by_age
-from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
+from oblr.errors import EngineDiedError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.rollout.client import Refused
 from oblr.rollout.deadline import deadline
 from oblr.rollout.process import ServerProcess
+from oblr.rollout.readback import NotedWeights
 from oblr.rollout.senders import pieces
 from oblr.rollout.server import ServerEngine
 
@@ -59,10 +60,11 @@ def changed(scorer):
 
 def test_order_and_company_of_requests_do_not_matter(engine, scorer, problems, tokenizer):  # noqa: F811
     prompts = [tokenizer.encode(p.prompt) for p in problems]
-    together = engine.generate(prompts, sampling(tokenizer), seed=1)
-    assert engine.generate(prompts[:5], sampling(tokenizer), seed=1) == together[:5]
-    assert engine.generate(prompts[:1], sampling(tokenizer), seed=1) == together[:1]
-    assert engine.generate([prompts[0]] * 2, sampling(tokenizer), seed=1)[1] != together[0]
+    seeds = seeds_of(prompts, 1)
+    together = engine.generate(prompts, sampling(tokenizer), seeds)
+    assert engine.generate(prompts[:5], sampling(tokenizer), seeds[:5]) == together[:5]
+    assert engine.generate(prompts[:1], sampling(tokenizer), seeds[:1]) == together[:1]
+    assert engine.generate([prompts[0]] * 2, sampling(tokenizer), seeds[:2])[1] != together[0]
 
 
 def test_weights_of_another_version_are_found_out(engine, scorer, problems, tokenizer):  # noqa: F811
@@ -83,6 +85,18 @@ def test_altered_weights_are_found_out(engine, scorer, problems, tokenizer):  # 
     assert largest_gap(scorer, engine, problems, tokenizer, 1.0) > 0.1
     with pytest.raises(Refused, match=r"/update_weights: 500 .*down_proj.weight is not finite"):
         engine.sync(altered(float("nan")), 3)
+
+
+def test_what_it_computes_with_is_read_back(engine, scorer):
+    """Another run, say, may have given it weights of its own."""
+    weights = NotedWeights(scorer.weights(), "float32", 1, 2)
+    engine.sync(weights, 2)
+    weights.compare(engine.read(weights.blocks))
+    with torch.no_grad():
+        scorer.lm.model.layers[1].mlp.up_proj.weight *= 1 + 1e-6
+    engine.sync(scorer.weights(), 2)
+    with pytest.raises(StaleEngineError, match=r"has other numbers .* model\.layers\.1\.mlp\.up_proj\.weight$"):
+        weights.compare(engine.read(weights.blocks))
 
 
 def test_an_update_that_was_left_open_does_not_spoil_the_next(engine, scorer, problems, tokenizer):  # noqa: F811

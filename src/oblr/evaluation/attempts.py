@@ -1,6 +1,5 @@
 """What a policy answers to the problems of a benchmark."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from oblr.errors import SettingError
 from oblr.prompts import encode
+from oblr.randomness import derived_seed
 from oblr.rewards.base import Reward
 from oblr.rewards.pool import RewardPool
 from oblr.types import Completion, Problem, Sampling
@@ -127,7 +127,7 @@ def longest(
 
 def problem_seed(seed: int, problem: str) -> int:
     """Of the first try at the problem with this id; the next ones add 1 each. It depends on nothing else."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{problem}".encode()).digest()[:7])
+    return derived_seed(seed, problem)
 
 
 def attempt(

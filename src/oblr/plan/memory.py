@@ -20,7 +20,8 @@ STATE = ("weights", "gradients", "optimizer state")
 CONTEXT = 1.5 * GIB
 #: Share of what comes and goes that the allocator loses in gaps. Not measured.
 FRAGMENTATION = 0.05
-#: What vLLM profiles itself with on large GPUs: tokens of a forward pass, and sequences that are sampled at once.
+#: What vLLM profiles itself with on large GPUs where it is not told: tokens of a forward pass, and sequences that are
+#: sampled at once.
 ENGINE_TOKENS, ENGINE_SEQUENCES = 16_384, 1024
 
 
@@ -162,9 +163,8 @@ def engine_memory(
     if not device.gpu:
         awake = Bytes({"engine weights": weights, "KV cache": engine.cpu_kv_cache_gib * GIB})
         return awake, awake, kv_token
-    workspace = max(
-        ENGINE_TOKENS * 3 * config.intermediate_size * itemsize, ENGINE_SEQUENCES * config.vocab_size * 3 * 4
-    )
+    tokens, sequences = engine.max_num_batched_tokens or ENGINE_TOKENS, engine.max_num_seqs or ENGINE_SEQUENCES
+    workspace = max(tokens * 3 * config.intermediate_size * itemsize, sequences * config.vocab_size * 3 * 4)
     cache = max(0, int(engine.gpu_memory_utilization * device.memory) - weights - workspace)
     return Bytes(), Bytes({"engine weights": weights, "engine workspace": workspace, "KV cache": cache}), kv_token
 

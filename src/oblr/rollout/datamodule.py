@@ -10,20 +10,24 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from oblr.errors import EngineDiedError, SettingError, SyncTimeoutError
+from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.prompts import encode
+from oblr.randomness import derived_seed
 from oblr.ranks import of_run
 from oblr.rewards.base import Reward, try_out
 from oblr.rewards.pool import RewardPool
 from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Engine, choose
+from oblr.rollout.readback import NotedWeights
 from oblr.timing import Stopwatch
-from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling, Seeds
+from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Seconds that a run has to wind up after a sync that timed out: whatever hung may still hang.
 WIND_UP = 30.0
+#: What may happen to the engine of a rank: the last of these that happens to any of them happens to all.
+FAILURES = (EngineDiedError, StaleEngineError)
 #: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
 CHECKED = 20_000
 
@@ -50,7 +54,7 @@ class RolloutDataModule(L.LightningDataModule):
         temperature: of the behaviour policy; the policy's log-probabilities are taken at the same one.
         max_new_tokens: longest response.
         max_model_len: longest prompt plus response.
-        seed: of the sampling; step ``t`` samples the same responses whenever the weights are the same.
+        seed: of the sampling; whenever the weights are the same, try ``j`` at prompt ``q`` of step ``t`` is the same.
         sync_timeout: longest that new weights may take from the policy to the engine, seconds.
         restarts: how often in one step an engine that dies is restarted.
 
@@ -123,10 +127,13 @@ class RolloutDataModule(L.LightningDataModule):
         rank, ranks = self.run.global_rank, self.run.world_size
         share = len(problems) // ranks
         mine = problems[rank * share :][:share]
-        seed = (self.seed * 2**20 + self.run.current_epoch) * ranks + rank
-        rollouts, greedy_rewards = self.rollouts(mine, self.sampling, seed), None
+
+        def seeds(use: str) -> list[int]:
+            return [derived_seed(use, self.seed, self.run.current_epoch, rank * share + q) for q in range(share)]
+
+        rollouts, greedy_rewards = self.rollouts(mine, self.sampling, seeds("rollouts")), None
         if self.greedy:
-            greedy = self.rollouts(mine, replace(self.sampling, n=1, temperature=0.0), seed)
+            greedy = self.rollouts(mine, replace(self.sampling, n=1, temperature=0.0), seeds("greedy"))
             greedy_rewards = torch.tensor([rollout.reward for rollout in greedy])
         self.engine.sleep()
         return RolloutBatch(rollouts, self.sampling.n, self.weight_version, greedy_rewards)
@@ -143,15 +150,17 @@ class RolloutDataModule(L.LightningDataModule):
             elif (skipped := skipped + 1) == len(self.train):
                 raise SettingError("data.train", "every problem is held out", "use other problems for training")
 
-    def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seed: int) -> list[Rollout]:
+    def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seeds: Sequence[int]) -> list[Rollout]:
         """Sample and score ``sampling.n`` responses of the policy to each problem; all ranks call it together.
+
+        Try ``j`` at problem ``q`` has the seed ``seeds[q] + j``.
 
         Raises:
             SyncTimeoutError: the engine did not get the policy's weights in time.
             EngineDiedError: the engine died more often than it may.
         """
         prompts = [self.encode(problem) for problem in problems]
-        groups = self.generate(prompts, sampling, seed)
+        groups = self.generate(prompts, sampling, seeds)
         rows = [
             (problem, prompt, completion, str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
             for problem, prompt, group in zip(problems, prompts, groups, strict=True)
@@ -165,7 +174,9 @@ class RolloutDataModule(L.LightningDataModule):
             )
         return [Rollout(*row, verdict.reward) for row, verdict in zip(rows, verdicts, strict=True)]
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
         """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost."""
         dead = False
         while True:
@@ -175,7 +186,7 @@ class RolloutDataModule(L.LightningDataModule):
                 if self.engine.weight_version != self.weight_version:
                     self._sync()
                 with self.clock.phase("rollout"):
-                    return self._together(lambda: self.engine.generate(prompts, sampling, seed))
+                    return self._together(lambda: self.engine.generate(prompts, sampling, seeds))
             except EngineDiedError as death:
                 if self.restarted == self.restarts:
                     raise
@@ -192,28 +203,44 @@ class RolloutDataModule(L.LightningDataModule):
     def _sync(self) -> None:
         if self.weights is None:
             raise RuntimeError("connect the policy first: datamodule.weights = policy.weights")
-        weights, version = self.weights(), self.weight_version
+        version = self.weight_version
+        weights = NotedWeights(self.weights(), self.engine.dtype, self.seed, version)
+
+        def refit() -> None:
+            death: EngineDiedError | None = None
+            try:
+                self.engine.sync(weights, version)
+            except EngineDiedError as error:
+                death = error
+            for _ in weights:  # gathering is collective: whose engine has not gone through all takes part in it, too
+                pass
+            if death is not None:
+                raise death
+
         error = SyncTimeoutError(
             f"rollout.sync_timeout: step {self.run.current_epoch + 1}: the rollout engine did not get the policy's "
             f"weights within {self.sync_timeout:g} s (raise it if they need longer)"
         )
         with self.clock.phase("sync"), deadline(self.sync_timeout, error):
-            self._together(lambda: self.engine.sync(weights, version))
+            self._together(refit)
+            self._together(lambda: weights.compare(self.engine.read(weights.blocks)))
 
     def _together(self, action: Callable[[], T]) -> T:
         """What ``action`` gives this rank, as soon as all ranks are through with it.
 
         Raises:
-            EngineDiedError: on all ranks where the engine of any has died.
+            EngineDiedError, StaleEngineError: on all ranks where the engine of any has died, or is stale.
         """
-        death: EngineDiedError | None = None
+        failure: RunError | None = None
         try:
             result = action()
-        except EngineDiedError as error:
-            death = error
-        if of_run().greatest(death is not None):
-            raise death or EngineDiedError("the engine of another rank died")
-        return result
+        except FAILURES as error:
+            failure = error
+        own = next((n for n, kind in enumerate(FAILURES, 1) if isinstance(failure, kind)), 0)
+        worst = int(of_run().greatest(own))
+        if worst == 0:
+            return result
+        raise FAILURES[worst - 1](max(of_run().objects((own, str(failure))))[1]) from failure
 
     @property
     def run(self) -> L.Trainer:

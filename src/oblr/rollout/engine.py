@@ -6,7 +6,8 @@ from typing import Protocol
 from torch import Tensor
 
 from oblr.errors import SettingError, StaleEngineError
-from oblr.types import Completion, Sampling, Seeds
+from oblr.rollout.readback import Block, Part
+from oblr.types import Completion, Sampling
 
 
 class Engine(Protocol):
@@ -18,31 +19,46 @@ class Engine(Protocol):
 
     weight_version: int | None
 
+    @property
+    def dtype(self) -> str:
+        """Of its weights: "float32" or "bfloat16"."""
+
     def start(self) -> None:
         """Load the model, or load it again after the engine has died; slow. Leaves the engine stale.
 
         Raises:
             EngineDiedError: it does not start.
+            RunError: it cannot be started again in this process.
         """
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Replace all weights in place by (checkpoint name, tensor) pairs and drop every cache of the old ones.
 
-        Goes through all of ``weights`` on every rank, since gathering them is collective, and holds one bounded part
-        of them at a time.
+        Goes through ``weights`` once, and holds one bounded part of them at a time. What an engine leaves of them, its
+        caller goes through: gathering them is collective.
 
         Raises:
             EngineDiedError: it died; the engine is stale.
         """
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
-        """``sampling.n`` completions of each prompt's token ids, the same ones whenever weights and ``seed`` are.
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
+        """``sampling.n`` completions of each prompt's token ids; try ``j`` at prompt ``q`` has seed ``seeds[q] + j``.
 
-        With a seed for each prompt the other prompts, their order and ``sampling.n`` do not matter, except that a batch
-        of another shape rounds otherwise, which now and then tips the choice of a token.
+        The other prompts, their order and ``sampling.n`` do not matter, except that a batch of another shape rounds
+        otherwise, which now and then tips the choice of a token. No generator of this process is drawn from or seeded.
 
         Raises:
             StaleEngineError: the engine has had no weights since `start` or `sleep`.
+            EngineDiedError: it died.
+        """
+
+    def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
+        """What the engine computes with: process by process, its parts of all blocks, in the engine's dtype.
+
+        Raises:
+            StaleEngineError: a weight cannot be read.
             EngineDiedError: it died.
         """
 
@@ -64,3 +80,17 @@ def check_fresh(engine: Engine) -> None:
     """Refuse to generate with weights that nobody has synced."""
     if engine.weight_version is None:
         raise StaleEngineError("the rollout engine is stale: it has had no weights since it was started or slept")
+
+
+def check_limits(engine: str, max_num_batched_tokens: int | None, max_num_seqs: int | None) -> None:
+    """Raises SettingError where vLLM could not start with these limits."""
+    limits = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise SettingError(f"rollout.engines.{engine}.{name}", f"{limit} is not a count", "use at least 1, or null")
+    if max_num_batched_tokens is not None and max_num_seqs is not None and max_num_batched_tokens < max_num_seqs:
+        raise SettingError(
+            f"rollout.engines.{engine}.max_num_batched_tokens",
+            f"{max_num_batched_tokens} are not enough for a token of each of max_num_seqs={max_num_seqs} sequences",
+            "raise it, or lower the other",
+        )

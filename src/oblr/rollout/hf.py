@@ -7,8 +7,10 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from oblr.model import load_model
+from oblr.randomness import kept_random_state
 from oblr.rollout.engine import check_fresh
-from oblr.types import Completion, Sampling, Seeds
+from oblr.rollout.readback import Block, Part, whole
+from oblr.types import Completion, Sampling
 
 
 class HFEngine:
@@ -23,11 +25,13 @@ class HFEngine:
         self.path, self.dtype, self.batch_size = model, dtype, batch_size
         self.weight_version: int | None = None
 
+    @kept_random_state()
     def start(self) -> None:
         self.weight_version = None
         self.model = load_model(self.path, self.dtype).eval().requires_grad_(False)
         self.model.to("cuda" if torch.cuda.is_available() else "cpu")
 
+    @kept_random_state()
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         parameters = dict(self.model.named_parameters())
         for name, weight in weights:
@@ -36,33 +40,29 @@ class HFEngine:
             raise RuntimeError(f"the policy sent no weights for {sorted(parameters)}")
         self.weight_version = version
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
+    @kept_random_state()
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
         check_fresh(self)
         rows = [list(prompt) for prompt in prompts for _ in range(sampling.n)]
-        own = None if isinstance(seed, int) else [first + j for first in seed for j in range(sampling.n)]
-        with torch.random.fork_rng():
-            if isinstance(seed, int):
-                torch.manual_seed(seed)
-            done = [
-                completion
-                for batch in (slice(start, start + self.batch_size) for start in range(0, len(rows), self.batch_size))
-                for completion in self._generate(rows[batch], sampling, own and own[batch])
-            ]
+        own = [seed + j for seed in seeds for j in range(sampling.n)]
+        done = [
+            completion
+            for batch in (slice(start, start + self.batch_size) for start in range(0, len(rows), self.batch_size))
+            for completion in self._generate(rows[batch], sampling, own[batch])
+        ]
         return [done[i : i + sampling.n] for i in range(0, len(done), sampling.n)]
 
-    def _generate(self, rows: list[list[int]], sampling: Sampling, seeds: list[int] | None) -> list[Completion]:
+    def _generate(self, rows: list[list[int]], sampling: Sampling, seeds: list[int]) -> list[Completion]:
         width, device = max(len(row) for row in rows), self.model.device
         pad = sampling.end_ids[0]
         input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
         greedy = sampling.temperature == 0
-        drawn = not greedy and seeds is None
-        draw = [_Draw(seeds, sampling.temperature, device)] if seeds and not greedy else []
+        draw = [] if greedy else [_Draw(seeds, sampling.temperature, device)]
         settings = GenerationConfig(
-            do_sample=drawn,
-            temperature=sampling.temperature if drawn else None,
-            top_k=0 if drawn else None,
-            top_p=1.0 if drawn else None,
+            do_sample=False,  # the largest score is drawn, not the token
             max_new_tokens=sampling.max_new_tokens,
             eos_token_id=list(sampling.end_ids),
             pad_token_id=pad,
@@ -79,6 +79,11 @@ class HFEngine:
             [(s.float() / temperature).log_softmax(-1).gather(-1, t[:, None])[:, 0] for s, t in picked], dim=1
         )
         return [_cut(ids, lps, sampling.end_ids) for ids, lps in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
+
+    def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        picked = [(block, parameters[block.name][block.rows].cpu()) for block in blocks]
+        return [[whole(block, rows[:, block.columns] if rows.dim() > 1 else rows) for block, rows in picked]]
 
     def sleep(self) -> None:
         """Nothing to give back: it has no caches, and its weights are small where this engine is of use."""

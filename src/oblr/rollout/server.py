@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shlex
 import socket
 import time
@@ -18,10 +17,11 @@ from torch import Tensor
 from oblr.errors import EngineDiedError, SettingError
 from oblr.ranks import of_run
 from oblr.rollout.client import Client, Refused
-from oblr.rollout.engine import check_fresh
+from oblr.rollout.engine import check_fresh, check_limits
 from oblr.rollout.process import ServerProcess
+from oblr.rollout.readback import Block, Part, from_text, to_text
 from oblr.rollout.senders import HTTPSender, Sender
-from oblr.types import Completion, Sampling, Seeds
+from oblr.types import Completion, Sampling
 
 GENERATE = "/inference/v1/generate"
 #: vLLM queues what does not fit into a batch; more connections than this would only wait there.
@@ -50,7 +50,9 @@ class ServerEngine:
         gpu_memory_utilization: share of each GPU for weights and KV cache; None: `OWN` of ``gpus``, `SHARED` of the
             trainer's.
         cpu_kv_cache_gib: KV cache of the run's own server on a machine without GPU, GiB.
-        enforce_eager: no CUDA graphs in the run's own server.
+        enforce_eager: no CUDA graphs in the run's own server; a machine without GPU has none anyway.
+        max_num_batched_tokens: most tokens in one forward pass of the run's own server; None: vLLM chooses.
+        max_num_seqs: most sequences that it samples at once; None: vLLM chooses.
 
     Raises:
         SettingError: there is no server at ``url``, or one that this run cannot use.
@@ -70,8 +72,11 @@ class ServerEngine:
         tensor_parallel_size: int = 1,
         gpu_memory_utilization: float | None = None,
         cpu_kv_cache_gib: int = 1,
-        enforce_eager: bool = True,
+        enforce_eager: bool = False,
+        max_num_batched_tokens: int | None = None,
+        max_num_seqs: int | None = None,
     ):
+        check_limits("server", max_num_batched_tokens, max_num_seqs)
         gpu, copies = torch.cuda.is_available(), (gpus or "0").count(",") + 1
         if tensor_parallel_size < 1 or copies % tensor_parallel_size:
             raise SettingError(
@@ -85,7 +90,7 @@ class ServerEngine:
         if transfer == "nccl" and not gpu:
             raise SettingError("rollout.engines.server.transfer", "there is no GPU here for nccl", "use http")
         automatic, way = transfer == "auto", "nccl" if gpus and gpu else "http"
-        self.model, self.log, self.transfer = model, Path(log), way if automatic else transfer
+        self.model, self.dtype, self.log, self.transfer = model, dtype, Path(log), way if automatic else transfer
         share = gpu_memory_utilization or (OWN if gpus else SHARED)
         self.piece, self.start_timeout = int(piece_mib * 2**20), start_timeout
         self.arguments = [
@@ -94,7 +99,9 @@ class ServerEngine:
             *("--generation-config", "vllm", "--skip-tokenizer-init", "--enable-scale-out"),
             *("--weight-transfer-config", json.dumps({"backend": self.transfer})),
             *("--worker-extension-cls", "oblr.rollout.transfer.HTTPTransfer"),
-            *(["--enforce-eager"] if enforce_eager else []),
+            *(["--enforce-eager"] if enforce_eager or not gpu else []),
+            *(["--max-num-batched-tokens", str(max_num_batched_tokens)] if max_num_batched_tokens else []),
+            *(["--max-num-seqs", str(max_num_seqs)] if max_num_seqs else []),
             *(["--gpu-memory-utilization", str(share)] if gpu else []),
             *(["--tensor-parallel-size", str(tensor_parallel_size)] if tensor_parallel_size > 1 else []),
             *(["--data-parallel-size", str(copies)] if copies > 1 else []),
@@ -124,7 +131,12 @@ class ServerEngine:
             paths = self.server.get("/openapi.json", timeout=30)["paths"]
         except EngineDiedError as error:
             raise SettingError(setting, f"no vLLM server answers: {error}", start) from error
-        for path, flag in ("/start_weight_update", "VLLM_SERVER_DEV_MODE=1"), (GENERATE, "--enable-scale-out"):
+        needed = {
+            "/start_weight_update": "VLLM_SERVER_DEV_MODE=1",
+            "/collective_rpc": "VLLM_SERVER_DEV_MODE=1",
+            GENERATE: "--enable-scale-out",
+        }
+        for path, flag in needed.items():
             if path not in paths:
                 raise SettingError(setting, f"{self.server.url} has no {path} without {flag}", start)
         config = self.server.get("/server_info?config_format=json", timeout=30)["vllm_config"]
@@ -201,16 +213,9 @@ class ServerEngine:
                 time.sleep(0.5)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        self.weight_version, rest, death = None, iter(weights), None
+        self.weight_version = None
         if of_run().rank == 0:
-            try:
-                self._send(rest, str(version))
-            except EngineDiedError as error:
-                death = error
-        for _ in rest:  # gathering is collective: who does not send takes part in it, and who could not send all
-            pass
-        if death is not None:
-            raise death
+            self._send(weights, str(version))
         self.weight_version = version
 
     def _send(self, weights: Iterable[tuple[str, Tensor]], version: str) -> None:
@@ -226,15 +231,14 @@ class ServerEngine:
             raise EngineDiedError(f"{self.server.url} keeps a cache of its old weights: it is serving somebody else")
         self._check_version(self.server.get("/weight_info")["weight_version"], version)
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
         check_fresh(self)
-        if isinstance(seed, int):
-            draw = random.Random(seed)
-            seed = [draw.randrange(2**62) for _ in prompts]
         with ThreadPoolExecutor(CONNECTIONS) as connections:
             replies = [
-                connections.submit(self._complete, list(prompt), sampling, one)
-                for prompt, one in zip(prompts, seed, strict=True)
+                connections.submit(self._complete, list(prompt), sampling, seed)
+                for prompt, seed in zip(prompts, seeds, strict=True)
             ]
             return [reply.result() for reply in replies]
 
@@ -267,6 +271,10 @@ class ServerEngine:
     def _check_version(self, found: str, expected: str) -> None:
         if found != expected:
             raise EngineDiedError(f"{self.server.url} has the weights of version {found}, not {expected}")
+
+    def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
+        answer = self.server.post("/collective_rpc", method="read_back", args=[to_text(blocks)])
+        return [[Part(*part) for part in from_text(worker)] for worker in answer["results"]]
 
     def sleep(self) -> None:
         """The server's memory is not the trainer's."""

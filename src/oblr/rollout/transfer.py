@@ -18,7 +18,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from oblr.rollout.vllm import repack_tied_head
+from oblr.rollout.layers import read, repack_tied_head
+from oblr.rollout.readback import Block, from_text, to_text
 
 
 @dataclass
@@ -87,4 +88,9 @@ WeightTransferEngineFactory.register_engine("http", HTTPWeightTransferEngine)
 
 
 class HTTPTransfer:
-    """Adds nothing to vLLM's worker; what counts is that its module is imported there."""
+    """What vLLM's worker has besides its own methods: the routes for them come with vLLM."""
+
+    def read_back(self, blocks: str) -> str:
+        """For ``/collective_rpc``: see :func:`oblr.rollout.layers.read`."""
+        worker: Any = self
+        return to_text(read(worker.get_model(), [Block(*block) for block in from_text(blocks)]))

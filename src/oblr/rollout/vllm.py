@@ -1,16 +1,21 @@
-"""vLLM in this process. The only module that imports vllm; written for vLLM 0.24 to 0.32."""
+"""vLLM in this process; written for vLLM 0.24 to 0.32."""
 
+import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from oblr.errors import SettingError
+from oblr.errors import EngineDiedError, RunError, SettingError
+from oblr.randomness import kept_random_state
 from oblr.ranks import Ranks, of_run
-from oblr.rollout.engine import check_fresh
-from oblr.types import Completion, Sampling, Seeds
+from oblr.rollout.engine import check_fresh, check_limits
+from oblr.rollout.layers import read, repack_tied_head
+from oblr.rollout.readback import Block, Part
+from oblr.types import Completion, Sampling
 
 
 class VLLMEngine:
@@ -23,13 +28,20 @@ class VLLMEngine:
     Of several ranks each has an engine, or each group of ``tensor_parallel_size`` ranks shares one: then all ranks of a
     group generate for all of their prompts together, and keep their own.
 
+    An engine that has died is taken down, and another takes its place. That has two limits, where the run ends with one
+    line instead and goes on from its last checkpoint in a new process. Of several ranks none can take its engine down:
+    with it vLLM ends the process group, which is the trainer's, too. On a GPU a process has at most one engine with
+    sleep mode, and another only when vLLM's allocator has got everything back from the first.
+
     Args:
         model: path or hub id of the model.
         dtype: "float32" or "bfloat16".
         max_model_len: longest prompt plus response, tokens.
         gpu_memory_utilization: share of the GPU for weights and KV cache.
         cpu_kv_cache_gib: KV cache on a machine without GPU, GiB.
-        enforce_eager: no CUDA graphs.
+        enforce_eager: no CUDA graphs; a machine without GPU has none anyway.
+        max_num_batched_tokens: most tokens in one forward pass; None: vLLM chooses.
+        max_num_seqs: most sequences that are sampled at once; None: vLLM chooses.
         tensor_parallel_size: ranks that share an engine.
     """
 
@@ -40,12 +52,16 @@ class VLLMEngine:
         max_model_len: int,
         gpu_memory_utilization: float = 0.4,
         cpu_kv_cache_gib: int = 1,
-        enforce_eager: bool = True,
+        enforce_eager: bool = False,
+        max_num_batched_tokens: int | None = None,
+        max_num_seqs: int | None = None,
         tensor_parallel_size: int = 1,
     ):
+        check_limits("vllm", max_num_batched_tokens, max_num_seqs)
         self.model, self.dtype, self.max_model_len = model, dtype, max_model_len
         self.gpu_memory_utilization, self.cpu_kv_cache_gib = gpu_memory_utilization, cpu_kv_cache_gib
         self.enforce_eager, self.tensor_parallel_size = enforce_eager, tensor_parallel_size
+        self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
         #: the ranks that share this engine
         self.sharing = Ranks()
         self.weight_version: int | None = None
@@ -53,30 +69,48 @@ class VLLMEngine:
         self.asleep = False
         self._llm: Any = None
 
+    @kept_random_state()  # vLLM seeds them
     def start(self) -> None:
         self.weight_version = None
+        if self._llm is not None and of_run().group is not None:
+            raise RunError(f"of several ranks none can start its vLLM engine again in its process {GO_ON}")
+        try:
+            self.close()
+        except RuntimeError as error:
+            raise RunError(f"the vLLM engine that died cannot be taken down: {error} {GO_ON}") from error
+        if self.gpu and held_by_vllm():
+            raise RunError(f"vLLM has one engine with sleep mode a process, and its memory is still held {GO_ON}")
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives and dies with this process
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        threads, settings = torch.get_num_threads(), self._among_ranks()
-        if self.gpu:
-            settings |= {"gpu_memory_utilization": self.gpu_memory_utilization, "enable_sleep_mode": True}
+        threads = torch.get_num_threads()
+        settings = self._among_ranks() | self._of_the_device()
         from vllm import LLM
 
-        with torch.random.fork_rng():  # vLLM seeds the global generators
-            self._llm = LLM(
-                model=self.model,
-                dtype=self.dtype,
-                max_model_len=self.max_model_len,
-                enforce_eager=self.enforce_eager,
-                skip_tokenizer_init=True,
-                generation_config="vllm",  # sampling settings are ours, not those of the model's folder
-                # Of the distribution that is sampled from, temperature included.
-                logprobs_mode="processed_logprobs",
-                seed=0,
-                **settings,
-            )
+        self._llm = LLM(
+            model=self.model,
+            dtype=self.dtype,
+            max_model_len=self.max_model_len,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_seqs=self.max_num_seqs,
+            skip_tokenizer_init=True,
+            generation_config="vllm",  # sampling settings are ours, not those of the model's folder
+            # Of the distribution that is sampled from, temperature included.
+            logprobs_mode="processed_logprobs",
+            seed=0,
+            **settings,
+        )
         torch.set_num_threads(threads)
+
+    def _of_the_device(self) -> dict[str, Any]:
+        """Settings that only a GPU takes, and that only a machine without one does."""
+        if not self.gpu:
+            return {"enforce_eager": True}
+        return {
+            "enforce_eager": self.enforce_eager,
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "enable_sleep_mode": True,
+        }
 
     def _among_ranks(self) -> dict[str, Any]:
         """Settings of an engine on this rank's device, in one world with the engines of the other ranks."""
@@ -95,52 +129,62 @@ class VLLMEngine:
         os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if self.gpu else ranks.rank)
         return {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": size}
 
+    @kept_random_state()
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         self.weight_version = None
         if self.asleep:
             torch.cuda.empty_cache()  # what the policy's allocator keeps in reserve
-            self._llm.wake_up(tags=["weights"])
+            with deaths():
+                self._llm.wake_up(tags=["weights"])
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         if self.asleep:
-            self._llm.wake_up(tags=["kv_cache", "scheduling"])
+            with deaths():
+                self._llm.wake_up(tags=["kv_cache", "scheduling"])
             self.asleep = False
         if not self.gpu:
             self._llm.apply_model(repack_tied_head)
         self._llm.reset_prefix_cache()
         self.weight_version = version
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
+    @kept_random_state()
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
         check_fresh(self)
         if self.sharing.count == 1:
-            return self._generate(prompts, sampling, seed)
-        shares: list[Any] = self.sharing.objects((prompts, seed))
-        seeds = shares[0][1] if isinstance(seed, int) else [one for _, share in shares for one in share]
-        groups = self._generate([prompt for share, _ in shares for prompt in share], sampling, seeds)
-        first = sum(len(share) for share, _ in shares[: self.sharing.rank])
+            return self._generate(prompts, sampling, seeds)
+        shares = self.sharing.objects(list(zip(prompts, seeds, strict=True)))
+        everybodys = [one for share in shares for one in share]
+        groups = self._generate([prompt for prompt, _ in everybodys], sampling, [seed for _, seed in everybodys])
+        first = sum(len(share) for share in shares[: self.sharing.rank])
         return groups[first : first + len(prompts)]
 
-    def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: Seeds) -> list[list[Completion]]:
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
         from vllm import SamplingParams
 
-        params = SamplingParams(
-            n=sampling.n,
-            temperature=sampling.temperature,
-            max_tokens=sampling.max_new_tokens,
-            stop_token_ids=list(sampling.end_ids),
-            logprobs=0,
-            detokenize=False,
-        )
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with torch.random.fork_rng():
-            if isinstance(seed, int):
-                # One generator for the whole call: seeds per request make the sampler loop over its rows.
-                torch.manual_seed(seed)
-                outputs = self._llm.generate(requests, params, use_tqdm=False)
-            else:
-                self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
-                seeded = [_seeded(params, one) for one in seed]
-                outputs = self._llm.generate(requests, seeded, use_tqdm=False)
+        params = [
+            SamplingParams(
+                n=sampling.n,
+                temperature=sampling.temperature,
+                max_tokens=sampling.max_new_tokens,
+                stop_token_ids=list(sampling.end_ids),
+                logprobs=0,
+                detokenize=False,
+                seed=seed,  # without, a GPU's model runner draws one from NumPy's generator, alike on all ranks
+            )
+            for seed in seeds
+        ]
+        with deaths():
+            self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
+            outputs = self._llm.generate(requests, params, use_tqdm=False)
         return [[_completion(sample) for sample in output.outputs] for output in outputs]
+
+    def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
+        parts = self._llm.apply_model(lambda model: read(model, blocks))
+        return [part for share in self.sharing.objects(parts) for part in share]
 
     def sleep(self) -> None:
         if self.gpu and not self.asleep:
@@ -154,25 +198,34 @@ class VLLMEngine:
             self.sleep()
         else:
             self._llm.llm_engine.engine_core.shutdown()
-            self._llm = None
+            self._llm, self.asleep = None, False
+            gc.collect()  # its tensors are in cycles
+            if self.gpu:
+                torch.cuda.empty_cache()
 
 
-def _seeded(params: Any, seed: int) -> Any:
-    params = params.clone()
-    params.seed = seed  # try j of the request has seed + j
-    return params
+GO_ON = "(go on with ckpt_path=last; rollout.engine=server can be restarted)"
+
+
+def held_by_vllm() -> int:
+    """Bytes that engines with sleep mode, living or dead, still have in this process."""
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    return 0 if CuMemAllocator.instance is None else CuMemAllocator.instance.get_current_usage()
+
+
+@contextmanager
+def deaths() -> Iterator[None]:
+    """What vLLM fails of, an accelerator without memory above all, leaves nothing that could be gone on with."""
+    try:
+        yield
+    except RunError:
+        raise
+    except RuntimeError as error:
+        raise EngineDiedError(f"vLLM failed: {' '.join(str(error).split())[:200]}") from error
 
 
 def _completion(sample: Any) -> Completion:
     ids = list(sample.token_ids)
     logprobs = [step[token].logprob for step, token in zip(sample.logprobs, ids, strict=True)]
     return Completion(ids, logprobs, finished=sample.finish_reason == "stop")
-
-
-def repack_tied_head(model: Any) -> None:
-    """On CPU vLLM packs each linear layer's weights when they are loaded, but a reload forgets the tied head's."""
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-
-    head, embedding = model.lm_head, model.model.embed_tokens
-    if head.weight is embedding.weight:
-        dispatch_cpu_unquantized_gemm(head, remove_weight=False)

@@ -1,0 +1,104 @@
+"""Every request that vLLM gets has a seed of its own, of run seed, step, prompt and try, on any number of ranks."""
+
+from types import SimpleNamespace
+
+import pytest
+from conftest import POCKET
+from test_datamodule import make
+
+from callbacks.evaluation import HeldOutEvaluation
+from oblr.model import TokenScorer, load_model
+from oblr.rollout.datamodule import RolloutDataModule
+from oblr.rollout.vllm import VLLMEngine
+
+PROMPTS, GROUP = 6, 3
+
+
+@pytest.fixture(scope="module")
+def engine():
+    engine = VLLMEngine(str(POCKET), "float32", 128)
+    engine.start()
+    generate = engine._llm.generate
+    engine.asked = []
+
+    def record(requests, params, **settings):
+        engine.asked += zip((tuple(request["prompt_token_ids"]) for request in requests), params, strict=True)
+        return generate(requests, params, **settings)
+
+    engine._llm.generate = record
+    yield engine
+    engine.close()
+
+
+class Rank(SimpleNamespace):
+    """A run that the data module is in, at a step."""
+
+    def __init__(self, rank, ranks, epoch):
+        same = SimpleNamespace(root_device="cpu", reduce=lambda tensor, reduce_op: tensor)
+        super().__init__(global_rank=rank, world_size=ranks, current_epoch=epoch, strategy=same)
+
+
+def step(engine, monkeypatch, epoch, ranks, seed=1):
+    """The rollouts of a run's step, and (prompt, sampling parameters) of all requests on the way."""
+    engine.asked.clear()
+    rollouts = []
+    for rank in range(ranks):
+        data = make(
+            engine="vllm",
+            engines={"vllm": lambda: engine},
+            prompts_per_step=PROMPTS,
+            group_size=GROUP,
+            max_new_tokens=16,
+            seed=seed,
+        )
+        data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
+        data.greedy = True
+        for _ in range(epoch):
+            list(data.next_problems())
+        monkeypatch.setattr(RolloutDataModule, "run", Rank(rank, 1, epoch))
+        data._sync()
+        data.reward_pool.start()
+        monkeypatch.setattr(RolloutDataModule, "run", Rank(rank, ranks, epoch))
+        rollouts += data.next_batch().rollouts
+        data.reward_pool.close()
+    return [rollout.completion.token_ids for rollout in rollouts], list(engine.asked)
+
+
+def test_seeds_are_all_different_and_a_resumed_run_has_the_same(engine, monkeypatch):
+    first, asked = step(engine, monkeypatch, epoch=0, ranks=1)
+    second, more = step(engine, monkeypatch, epoch=1, ranks=1)
+    other, others = step(engine, monkeypatch, epoch=0, ranks=1, seed=2)
+    tries = [params.seed + j for _, params in [*asked, *more, *others] for j in range(params.n)]
+    assert len(tries) == 3 * PROMPTS * (GROUP + 1)
+    assert len(set(tries)) == len(tries)
+    assert first not in (second, other)
+    again, asked_again = step(engine, monkeypatch, epoch=1, ranks=1)
+    assert again == second
+    assert [(prompt, params.seed) for prompt, params in asked_again] == [
+        (prompt, params.seed) for prompt, params in more
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_share_what_one_alone_would_ask_for(engine, monkeypatch, ranks):
+    _, alone = step(engine, monkeypatch, epoch=0, ranks=1)
+    _, shared = step(engine, monkeypatch, epoch=0, ranks=ranks)
+    assert sorted((prompt, params.n, params.seed) for prompt, params in shared) == sorted(
+        (prompt, params.n, params.seed) for prompt, params in alone
+    )
+
+
+def test_evaluation_has_seeds_of_its_own(engine, monkeypatch):
+    _, training = step(engine, monkeypatch, epoch=0, ranks=1)
+    engine.asked.clear()
+    data = make(engine="vllm", engines={"vllm": lambda: engine}, max_new_tokens=16)
+    data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
+    monkeypatch.setattr(RolloutDataModule, "run", Rank(0, 1, 0))
+    data.reward_pool.start()
+    for rank in range(2):
+        trainer = SimpleNamespace(datamodule=data, global_rank=rank, world_size=2)
+        HeldOutEvaluation(every=1, seed=1).accuracy(trainer, data.sampling)
+    data.reward_pool.close()
+    evaluation = {params.seed + j for _, params in engine.asked for j in range(params.n)}
+    assert len(evaluation) == len(data.held_out) * data.sampling.n
+    assert not evaluation & {params.seed + j for _, params in training for j in range(params.n)}
