@@ -88,7 +88,17 @@ _PRODUCTS: dict[str, Callable[[Any], int]] = {
 #: Nothing runs on the device: allocations, and what only changes how a tensor is looked at.
 _FREE = {
     *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "_unsafe_view"),
-    *("_local_scalar_dense", "detach_", "set_", "resize_", "record_stream", "squeeze_", "unsqueeze_", "t_", "view_copy"),
+    *(
+        "_local_scalar_dense",
+        "detach_",
+        "set_",
+        "resize_",
+        "record_stream",
+        "squeeze_",
+        "unsqueeze_",
+        "t_",
+        "view_copy",
+    ),
     *("transpose_", "as_strided_", "_has_compatible_shallow_copy_type", "is_same_size", "is_pinned"),
 }
 #: Kernels of operations that take more than one, by reading ATen's CUDA sources; sorting ones are radix sorts.
