@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -155,12 +155,14 @@ class DryRun(TorchDispatchMode):
 
         torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment, method-assign]
         super().__enter__()
-        self.places.__enter__()
+        self.inside = ExitStack()
+        self.inside.enter_context(self.places.of_fake_tensors())
+        self.inside.enter_context(self.places)
         return self
 
     def __exit__(self, *error: Any) -> None:
         torch.UntypedStorage.resize_ = self.resize  # type: ignore[method-assign]
-        self.places.__exit__(*error)
+        self.inside.close()
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

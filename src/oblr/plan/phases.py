@@ -11,7 +11,7 @@ from oblr.gradnorm.capture import Tape
 from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.work import Work
 from oblr.policy import PolicyModule
-from oblr.types import Rollout, RolloutBatch
+from oblr.types import LogprobGap, Rollout, RolloutBatch
 
 #: In the order of tables. ``norms``: squared norms of weight gradients, and those gradients where they come with them.
 PHASES = ("forward", "backward", "recomputation", "norms", "weight gradients", "optimizer", "rest")
@@ -78,28 +78,31 @@ def phases(run: DryRun, lm: nn.Module, scorer: nn.Module, optimizer: torch.optim
         yield
 
 
-def two_micro_batches(
-    run: DryRun, policy: PolicyModule, rollouts: list[Rollout], group_size: int
+def micro_batches(
+    run: DryRun, policy: PolicyModule, rollouts: list[Rollout], group_size: int, times: int = 2
 ) -> tuple[Work, Bytes, Work]:
-    """Update ``policy`` from these rollouts and the same again, which make two micro-batches.
+    """Update ``policy`` from these rollouts again and again, each time in one micro-batch.
 
     Returns:
-        what one micro-batch computes, what it receives, and what the update computes besides the two.
+        what the last micro-batch computes and receives, its packing included, and what the update computes besides:
+        autocast rounds weights in the first one, for all.
     """
-    seen: list[tuple[Work, Bytes]] = []
-    micro_batches, before = policy.micro_batches, run.work.copy()
+    passed = [(run.work.copy(), run.moved.copy())]
+    own = policy.micro_batches
 
     def watched(*args: Any) -> Iterator[Any]:
-        for micro_batch in micro_batches(*args):
-            seen.append((run.work.copy(), run.moved.copy()))
+        for micro_batch in own(*args):
             yield micro_batch
+            passed.append((run.work.copy(), run.moved.copy()))
 
-    batch = RolloutBatch(rollouts * 2, group_size, 0)
+    before, batch = run.work.copy(), RolloutBatch(rollouts * times, group_size, 0)
     policy.__dict__["micro_batches"] = watched
     try:
-        policy.update(batch, batch.rewards, 0.0, fresh=True)
+        policy.update(batch, batch.rewards, LogprobGap(0.0, 0.0, 0.0), fresh=True)
     finally:
         del policy.__dict__["micro_batches"]
-    (first, moved_first), (second, moved_second) = seen
-    work = second - first
-    return work, moved_second - moved_first, run.work - before - work * 2
+    if len(passed) != times + 1:
+        raise AssertionError(f"{len(passed) - 1} micro-batches instead of {times}")
+    (earlier, moved_earlier), (later, moved_later) = passed[-2:]
+    work = later - earlier
+    return work, moved_later - moved_earlier, run.work - before - work * times

@@ -5,12 +5,14 @@ moves there is followed. So a dry run counts the very copies and waits that a GP
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import _engine_run_backward
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
@@ -32,7 +34,7 @@ class Places(TorchFunctionMode):
         super().__init__()
         self.run = run
         self.ask: dict[Any, Callable[..., Any]] = {
-            Tensor.device.__get__: self.device,  # type: ignore[attr-defined]
+            Tensor.device.__get__: lambda x: self.device(x, Tensor.device),  # type: ignore[attr-defined]
             Tensor.to: self.to,
             Tensor.cpu: lambda x: self.to(x, HOST),
             Tensor.cuda: lambda x, *_, **options: self.to(x, DEVICE, **options),
@@ -54,9 +56,21 @@ class Places(TorchFunctionMode):
         with self.run.making_on(torch.device(kwargs["device"]) == DEVICE):
             return func(*args, **kwargs | {"device": HOST})
 
-    def device(self, x: Tensor) -> torch.device:
-        real = Tensor.device.__get__(x)  # type: ignore[attr-defined]
-        return DEVICE if real == HOST and not _asked_by_torch() and self.run.on_device(x) else real
+    @contextmanager
+    def of_fake_tensors(self) -> Iterator[None]:
+        """Inside, they too say where they are: their own property does not ask the mode."""
+        own = FakeTensor.device
+        FakeTensor.device = property(lambda x: self.device(x, own))  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            FakeTensor.device = own  # type: ignore[method-assign]
+
+    def device(self, x: Tensor, getter: Any) -> torch.device:
+        real = getter.__get__(x)
+        if real != HOST or self.run.busy or _asked_by_torch():
+            return real
+        return DEVICE if self.run.on_device(x) else HOST
 
     def to(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         target = next((kwargs[key] for key in ("device", "other") if kwargs.get(key) is not None), None)

@@ -22,7 +22,7 @@ from oblr.model import TokenScorer
 from oblr.packing import cut, pack, plan
 from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
 from oblr.plan.liger import stand_in_for_liger
-from oblr.plan.phases import Alone, phases, two_micro_batches
+from oblr.plan.phases import Alone, micro_batches, phases
 from oblr.plan.places import DEVICE
 from oblr.plan.work import Work
 from oblr.policy import PolicyModule
@@ -251,12 +251,12 @@ def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: 
 
 
 def _updates(run: DryRun, policy: PolicyModule, batch: Batch) -> tuple[Work, Bytes, Work]:
-    """The policy's own update, of two full micro-batches and of two groups too large for one, where there are any."""
+    """The policy's own update, of full micro-batches and of groups too large for one, where there are any."""
     budget, (parts, n_parts) = policy.token_budget, batch.split(policy.token_budget)
     full = batch.full(budget)
     try:
         policy.token_budget = sum(full)
-        work, moved, once = _update(run, policy, batch, full, batch.group_size)
+        work, moved, once = _update(run, policy, batch, full, batch.group_size, times=2 if n_parts == 1 else 1)
     finally:
         policy.token_budget = budget
     if n_parts > 1:
@@ -266,10 +266,10 @@ def _updates(run: DryRun, policy: PolicyModule, batch: Batch) -> tuple[Work, Byt
 
 
 def _update(
-    run: DryRun, policy: PolicyModule, batch: Batch, lengths: list[int], group_size: int
+    run: DryRun, policy: PolicyModule, batch: Batch, lengths: list[int], group_size: int, times: int = 2
 ) -> tuple[Work, Bytes, Work]:
     rollouts = batch.rollouts(lengths)
     n, vocabulary = len(pack(rollouts).targets), policy.scorer.lm.get_output_embeddings().out_features
     widths = {vocabulary, width := min(vocabulary, max(1, SLICE // n)), vocabulary % width}
     run.shapes |= {(n, width): "logits" for width in widths}
-    return two_micro_batches(run, policy, rollouts, group_size)
+    return micro_batches(run, policy, rollouts, group_size, times)

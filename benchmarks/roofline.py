@@ -1,0 +1,295 @@
+"""What would an update take on a GPU? Counted on paper: operations, bytes, launches, waits; seconds and MFU from them.
+
+    python benchmarks/roofline.py [--quick] [--before]
+
+The very code runs on shapes alone, a micro-batch of 8,192 tokens of Qwen3-4B (tied) and 8B (untied) with a GPU's ways
+and bfloat16 products; `oblr.plan.roofline` says how long that takes, and what it leaves out. The plain update, which
+others are measured by, is counted alike. ``--before`` keeps the counts as those that later ones stand beside.
+
+How far that may be trusted is tried on this CPU: updates of several shapes, lengths and kinds, predicted from the same
+counts with this machine's speed, which is measured in the same run, against measured.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from report import ROOT, Figure, at_least, at_most, write
+from scipy.stats import spearmanr
+from transformers import AutoConfig, PretrainedConfig, Qwen3Config, Qwen3ForCausalLM
+
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.gradnorm.measure import GradNorms
+from oblr.losses.policy_gradient import PolicyGradientLoss
+from oblr.model import TokenScorer
+from oblr.packing import pack
+from oblr.plan.phases import PHASES
+from oblr.plan.plain import PlainPolicy
+from oblr.plan.roofline import GPUS, Speed, model_flops, predict, this_cpu
+from oblr.plan.update import Batch, Update, World, plan_update
+from oblr.plan.work import Work
+from oblr.policy import PolicyModule
+from oblr.schedules.constant import ConstantSchedule
+
+GIB, TOKENS, GROUP_SIZE, PROMPT = 2**30, 8192, 4, 64
+BEFORE = ROOT / "benchmarks" / "results" / "roofline-before.json"
+#: kind → tier and passes
+KINDS = {
+    "plain": ("uniform", "one"),
+    "logit": ("logit", "one"),
+    "sketch, one pass": ("sketch", "one"),
+    "sketch, two passes": ("sketch", "two"),
+    "exact, one pass": ("exact", "one"),
+    "exact, two passes": ("exact", "two"),
+}
+#: Ceilings at 4B, sequences of 512 or 2,048 tokens, without checkpointing: of every kind but plain; …
+CEILINGS = {"host syncs": 4, "float32 products": 0.01}
+#: … time on an H100 over plain's; launches of one exact pass over plain's; least MFU of the two.
+TIMES = {"logit": 1.02, "sketch, one pass": 1.08, "exact, one pass": 1.25, "exact, two passes": 2.1}
+LAUNCHES, MFU = 2.0, 0.45
+
+
+@dataclass(frozen=True)
+class Ragged(Batch):
+    """Sixteen sequences of no two lengths."""
+
+    def full(self, token_budget: int) -> list[int]:
+        lengths = torch.linspace(128, 896, 16)[torch.randperm(16, generator=torch.Generator().manual_seed(2))]
+        return lengths.int().tolist()
+
+
+BATCHES: dict[str, Batch] = {
+    "512": Batch(64, 8, 512, 512 - PROMPT),  # the paper's G; of longer ones no more fit
+    "2048": Batch(64, GROUP_SIZE, 2048, 2048 - PROMPT),
+    "128 to 896": Ragged(64, GROUP_SIZE, 896, 896 - PROMPT),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    size: str
+    lengths: str
+    kind: str
+    checkpointing: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.size}, T={self.lengths}{', checkpointing' * self.checkpointing}: {self.kind}"
+
+    @property
+    def plain(self) -> "Case":
+        return Case(self.size, self.lengths, "plain", self.checkpointing)
+
+    @property
+    def config(self) -> PretrainedConfig:
+        return AutoConfig.from_pretrained(ROOT / "conf" / "architecture" / "Qwen" / f"Qwen3-{self.size}-Base")
+
+    def count(self) -> "Count":
+        batch = BATCHES[self.lengths]
+        world = World(mixed=True, checkpointing=self.checkpointing)
+        planned = plan_update(policy(self.kind), self.config, world, batch)
+        lengths = batch.full(TOKENS)
+        return Count(planned, model_flops(self.config, lengths, sum(lengths) - PROMPT * len(lengths)))
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a micro-batch takes."""
+
+    planned: Update
+    model_flops: float
+
+    @property
+    def work(self) -> Work:
+        return self.planned.work
+
+    def seconds(self, speed: Speed) -> float:
+        return predict(self.work, speed).seconds
+
+    def mfu(self, speed: Speed) -> float:
+        return self.model_flops / self.seconds(speed) / speed.peak
+
+    @property
+    def syncs(self) -> float:
+        return sum(self.work.syncs.values())
+
+    @property
+    def float32(self) -> float:
+        return self.work.total("flops", lambda op: op.dtype not in ("bfloat16", "float16")) / self.work.total("flops")
+
+    def table(self) -> dict[str, Any]:
+        by_phase = {}
+        for phase in PHASES:
+            part = self.work.of(phase)
+            if not part.ops and not part.syncs:
+                continue
+            by_phase[phase] = {
+                "TFLOP": {
+                    t: part.total("flops", lambda op, t=t: op.dtype == t) / 1e12 for t in ("bfloat16", "float32")
+                },
+                **{"GB": part.total("bytes") / 1e9, "launches": part.total("launches")},
+                "syncs": sum(part.syncs.values()),
+                **{f"ms, {name}": 1e3 * predict(part, speed).phases[phase] for name, speed in GPUS.items()},
+            }
+        return by_phase
+
+
+def policy(kind: str, token_budget: int = TOKENS, optimizer: Any = torch.optim.SGD) -> PolicyModule:
+    tier, passes = KINDS[kind]
+    return (PlainPolicy if kind == "plain" else PolicyModule)(
+        path="",
+        dtype="float32",
+        gradnorm=GradNorms(tier, passes),
+        baseline=GradientWeightedBaseline(),
+        loss=PolicyGradientLoss("none"),
+        schedule=ConstantSchedule(1e-2),
+        optimizer=partial(optimizer, lr=0.1),
+        temperature=1.0,
+        token_budget=token_budget,
+        logprob_gap_mean=1.0,
+        logprob_gap_p99=1.0,
+    )
+
+
+def figures_of(case: Case, count: Count, plain: Count) -> list[Figure]:
+    """With the targets where they are set: 4B, one length."""
+    held, h100 = case.size == "4B" and case.lengths in ("512", "2048"), GPUS["h100"]
+    bound = TIMES.get(case.kind) if held and not case.checkpointing else None
+    values = {"host syncs": (count.syncs, ""), "float32 products": (count.float32, "of operations")}
+    figures = []
+    for name, (value, unit) in values.items():
+        label = f"{case.name}: {name}"
+        figures.append(
+            at_most(label, value, unit, CEILINGS[name]) if held and case.kind != "plain" else Figure(label, value, unit)
+        )
+    launches = count.work.total("launches")
+    ratio = launches / plain.work.total("launches")
+    label = f"{case.name}: launches"
+    figures.append(Figure(label, launches, ""))
+    if case.kind == "exact, one pass" and held:
+        figures.append(at_most(f"{label} over plain", ratio, "×", LAUNCHES))
+    for name, speed in GPUS.items():
+        figures.append(Figure(f"{case.name}: predicted on {name.upper()}", 1e3 * count.seconds(speed), "ms"))
+    label, ratio = f"{case.name}: predicted", count.seconds(h100) / plain.seconds(h100)
+    figures.append(at_most(label, ratio, "× plain", bound) if bound else Figure(label, ratio, "× plain"))
+    label, mfu = f"{case.name}: MFU on H100", count.mfu(h100)
+    judged = held and not case.checkpointing and case.kind in ("plain", "exact, one pass")
+    figures.append(at_least(label, mfu, "", MFU) if judged else Figure(label, mfu, ""))
+    figures.append(Figure(f"{case.name}: peak memory", count.planned.peak.total() / GIB, "GiB"))
+    return figures
+
+
+def on_paper(cases: list[Case]) -> tuple[list[Figure], dict[str, Any]]:
+    counts: dict[Case, Count] = {}
+    figures, tables = [], {}
+    for case in cases:
+        for wanted in (case.plain, case):
+            if wanted not in counts:
+                counts[wanted] = wanted.count()
+        figures += figures_of(case, counts[case], counts[case.plain])
+        tables[case.name] = counts[case].table()
+        syncs = counts[case].work.syncs.items()
+        tables[case.name]["syncs"] = {f"{sync.place}: {sync.what}": n for sync, n in syncs}
+        print(case.name, "counted", flush=True)
+    return figures, tables
+
+
+# --- how far it may be trusted --------------------------------------------------------------------------------------
+
+
+def shape(hidden: int, layers: int, vocabulary: int, tied: bool) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=max(1, hidden // 128),
+        head_dim=64,
+        tie_word_embeddings=tied,
+        max_position_embeddings=8192,
+    )
+
+
+SHAPES = {"128×8": (128, 8, 512, True), "256×8": (256, 8, 2048, True), "512×7": (512, 7, 8192, False)}
+CALIBRATED = ("plain", "logit", "sketch, one pass", "exact, one pass", "exact, two passes")
+
+
+def measured(config: Qwen3Config, kind: str, lengths: list[int], batch: Batch, rounds: int) -> float:
+    """Seconds of a real update on the CPU, of its micro-batch alone; the median."""
+    torch.manual_seed(0)
+    scorer, packed = TokenScorer(Qwen3ForCausalLM(config).train(), 1.0), pack(batch.rollouts(lengths))
+    tier, passes = KINDS[kind]
+    norms, taken = GradNorms(tier, passes), []
+    for _ in range(rounds + 1):
+        scorer.zero_grad(set_to_none=False)
+        start = time.perf_counter()
+        if kind == "plain":
+            scorer(packed).logprobs.sum().backward()
+        else:
+            with norms.score(scorer, scorer.lm, [packed], GROUP_SIZE) as scores:
+                scores.backward(torch.ones(len(lengths), dtype=torch.float64))
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
+
+
+def calibration(shapes: list[str], lengths: list[int], kinds: tuple[str, ...], rounds: int) -> list[Figure]:
+    speed, pairs, figures = this_cpu(), [], []
+    for name in shapes:
+        config = shape(*SHAPES[name])
+        for length in lengths:
+            batch = Batch(2, GROUP_SIZE, length, length - 16)
+            tokens = [length] * 2 * GROUP_SIZE
+            for kind in kinds:
+                counted = plan_update(policy(kind, sum(tokens)), config, World(gpu=False), batch)
+                predicted = predict(counted.work, speed).seconds
+                taken = measured(config, kind, tokens, batch, rounds)
+                pairs.append((predicted, taken))
+                figures.append(Figure(f"CPU, {name}, T={length}, {kind}: measured", 1e3 * taken, "ms"))
+                figures.append(Figure(f"CPU, {name}, T={length}, {kind}: predicted / measured", predicted / taken, ""))
+    predictions, truths = zip(*pairs, strict=True)
+    errors = [abs(p / t - 1) for p, t in pairs]
+    return [
+        Figure("CPU: speed of products", speed.peak / 1e9, "GFLOP/s"),
+        Figure("CPU: speed of memory", speed.bandwidth / 1e9, "GB/s"),
+        Figure("CPU: an operation's own time", 1e6 * speed.launch, "µs"),
+        Figure("CPU: rank correlation of predicted and measured", float(spearmanr(predictions, truths).statistic), ""),
+        Figure("CPU: median relative error of prediction", statistics.median(errors), ""),
+        Figure("CPU: largest relative error of prediction", max(errors), ""),
+        *figures,
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--before", action="store_true", help="keep the counts as those of before")
+    parser.add_argument("--calibration", action="store_true", help="nothing else")
+    args = parser.parse_args()
+    if args.quick:
+        cases = [Case("4B", "512", "plain")]
+    else:
+        cases = [Case("4B", lengths, kind) for lengths in BATCHES for kind in KINDS]
+        cases += [Case("4B", "2048", kind, True) for kind in KINDS if "sketch" not in kind]
+        cases += [Case("8B", lengths, kind) for lengths in ("512", "2048") for kind in KINDS if kind in CALIBRATED]
+    if args.calibration:
+        cases = []
+    figures, tables = on_paper(cases)
+    if args.before:
+        return write("roofline-before", figures, tables=tables)
+    calibrated = (["128×8"], [64], ("plain", "exact, one pass"), 3)
+    if not args.quick:
+        calibrated = (list(SHAPES), [64, 256, 512], CALIBRATED, 5)
+    before = json.loads(BEFORE.read_text()) if BEFORE.exists() else None
+    name = "roofline-quick" if args.quick else "roofline-calibration" if args.calibration else "roofline"
+    figures += calibration(*calibrated)
+    write(name, figures, tables=tables, **({"before": before} if before and not args.quick else {}))
+
+
+if __name__ == "__main__":
+    main()

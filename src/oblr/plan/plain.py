@@ -1,0 +1,21 @@
+"""The update that others are measured by: autograd's own forward and backward, and nothing else."""
+
+from typing import Any
+
+import torch
+
+from oblr.gradnorm.precision import no_autocast
+from oblr.policy import PolicyModule
+from oblr.types import RolloutBatch
+
+
+class PlainPolicy(PolicyModule):
+    """Adds ``∇θ Σ_t log π_t`` to ``.grad``, micro-batch by micro-batch, and steps; no norm, baseline or moment."""
+
+    def update(self, batch: RolloutBatch, *_: Any, **__: Any) -> None:  # type: ignore[override]
+        for _, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
+            for packed in parts:
+                function = self.scorer(packed).logprobs.sum()
+                with no_autocast(function):
+                    function.backward()
+        self.optimizers().step()  # type: ignore[union-attr]
