@@ -17,6 +17,7 @@ from oblr.baselines.base import Baseline, Groups, live_groups
 from oblr.errors import SettingError, StaleEngineError
 from oblr.fused import fuse
 from oblr.gradnorm.measure import GradNorms, SequenceScores
+from oblr.gradnorm.precision import rounded_once
 from oblr.kernels import upload
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
@@ -285,9 +286,10 @@ class PolicyModule(L.LightningModule):
             return of_run().reduce(torch.tensor(counts), "max").tolist()
 
         sizes = [[rollout.n_tokens for rollout in batch.group(q)] for q in range(batch.n_groups)]
-        for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):
-            rollouts = [rollout for q in groups for rollout in batch.group(q)]
-            yield torch.tensor(groups), [pack(part).to(self.device) for part in cut(rollouts, n_parts)]
+        with rounded_once():  # no weight changes between the micro-batches of a batch
+            for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):
+                rollouts = [rollout for q in groups for rollout in batch.group(q)]
+                yield torch.tensor(groups), [pack(part).to(self.device) for part in cut(rollouts, n_parts)]
 
     def live_square_norms(self, batch: RolloutBatch) -> Tensor:
         """``n_i`` of the live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""

@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.func import functional_call
 
 from oblr.errors import SettingError
-from oblr.gradnorm.contractions import ExactNorms, LinearNorms, product_of_float32, square_norm
+from oblr.gradnorm.contractions import ExactNorms, LinearNorms, product, square_norm
 from oblr.gradnorm.head import HeadUse
-from oblr.gradnorm.precision import autocast, no_autocast
+from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingUse, Kept, LinearUse, SumUse, TiedHead, Use, Weighting
 from oblr.kernels import on_gpu
 from oblr.packing import Segments
@@ -64,7 +64,6 @@ class Tape:
         token_ids: what the input embedding is given, flat, on the CPU; None: it is asked for.
 
     Attributes:
-        square_norms: float64 [S]; ``‖∇θ f_s‖²`` of each segment's share ``f_s`` of the differentiated sum.
         sum: set it to go on with an earlier sum.
     """
 
@@ -79,7 +78,7 @@ class Tape:
     ):
         device, self.token_ids = segments.device, token_ids
         self.segments, self.head_segments, self.mode, self.linear_norms = segments, head_segments, mode, linear_norms
-        self.square_norms = torch.zeros(segments.count, dtype=torch.float64, device=device)
+        self.parts: list[Tensor] = []  # squared norms [S] of single parameters' gradients
         # Makes every captured layer's output require a gradient, whether or not its input does.
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         self.head, self.embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
@@ -89,6 +88,11 @@ class Tape:
         self.kept: list[Kept] = []
         self.sum = GradientSum()
         self.last_cast: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def square_norms(self) -> Tensor:
+        """``‖∇θ f_s‖²`` of each segment's share ``f_s`` of the differentiated sum, float64 [S]."""
+        return _total(self.parts, self.segments)
 
     def parameter(self, p: Any) -> Any:
         """``p`` as autograd may see it: detached unless the pass makes weight gradients."""
@@ -116,13 +120,13 @@ class Tape:
             p = use.module.get_parameter(use.name)
             into = None if self.sharded else _room(p)
             gradient, norms = use.gradient(into)
-            self.square_norms += norms
+            self.parts.append(norms)
             return gradient if into is None else None  # FSDP2 shares out what autograd is given
         else:
             gradient, norms = use.gradient()
             owner = self.embedding if self.tied and use.module is self.head else use.module
             self.sum.add(owner, use.name, gradient)
-        self.square_norms += norms
+        self.parts.append(norms)
         return None
 
     def take_head(self, use: LinearUse | HeadUse) -> Tensor | None:
@@ -141,17 +145,24 @@ class Tape:
             squared norm of each group's part, float64 [S / group_size].
         """
         weighting = Weighting(coefficients, group_size)
-        norms = torch.zeros(self.segments.count // group_size, dtype=torch.float64, device=coefficients.device)
+        norms: list[Tensor] = []
         with torch.no_grad(), no_autocast(coefficients):
             while self.kept:
                 kept = self.kept.pop()
                 p = kept.module.get_parameter(kept.name)
                 into = _room(p)
                 gradient, square_norms = kept.combine(weighting, into)
-                norms += square_norms
+                norms.append(square_norms)
                 if into is None:
                     _add_gradient(p, gradient)
-        return norms
+        return _total(norms, weighting.merged(self.segments))
+
+
+def _total(square_norms: list[Tensor], segments: Segments) -> Tensor:
+    """Float64 [S]; over no parameters 0."""
+    if not square_norms:
+        return torch.zeros(segments.count, dtype=torch.float64, device=segments.device)
+    return torch.stack(square_norms).sum(0, dtype=torch.float64)
 
 
 def _room(p: nn.Parameter) -> Tensor | None:
@@ -177,7 +188,7 @@ def _cast(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, *use: Any):
-        ctx.dtype, ctx.use, weight = weight.dtype, use, autocast(weight)  # the gradient is the master weight's
+        ctx.dtype, ctx.use, weight = weight.dtype, use, rounded(weight)  # the gradient is the master weight's
         ctx.save_for_backward(x, weight)
         return F.linear(x, weight, autocast(bias))
 
@@ -226,9 +237,10 @@ class _RMSNorm(torch.autograd.Function):
             gx = (gy.float() * weight).addcmul_(normed, mean[..., None], value=-1).mul_(inverse)
             inverse = torch.ones_like(inverse)
         # Σ_t δ_t ⊙ x̂_t of each segment, over the heads that share the scale too
-        n = len(tape.segments.host)
-        scaled = (tape.segments.members[:, :, None] * inverse.reshape(n, -1)).flatten(1)
-        sums = product_of_float32(scaled, products.reshape(-1, len(weight)))
+        count, n, heads = tape.segments.count, len(tape.segments.host), inverse.numel() // len(tape.segments.host)
+        scaled = torch.empty(count, n, heads, dtype=products.dtype, device=x.device)
+        torch.mul(tape.segments.members[:, :, None], inverse.reshape(1, n, heads), out=scaled)
+        sums = product(scaled.flatten(1), products.reshape(-1, len(weight)))
         grad_weight = tape.take(SumUse(ctx.module, "weight", sums, tape.segments))
         return gx.to(x.dtype), _cast(grad_weight, weight.dtype), None, None, None, None
 

@@ -29,7 +29,9 @@ class LinearNorms(Protocol):
 
 def same(x: Tensor, y: Tensor) -> bool:
     """Whether both look at the same numbers."""
-    return (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr(), y.shape, y.stride())
+    if x.untyped_storage()._cdata != y.untyped_storage()._cdata:
+        return False
+    return (x.storage_offset(), x.shape, x.stride()) == (y.storage_offset(), y.shape, y.stride())
 
 
 class OfLastInput(Generic[T]):
@@ -77,17 +79,20 @@ class SketchNorms:
     """
 
     def __init__(self, probes: int, generator: torch.Generator):
-        def project(a: Tensor, segments: Segments) -> list[Tensor]:
+        def project(a: Tensor, segments: Segments) -> list[list[Tensor]]:
             signs = torch.randint(2, (a.shape[1], probes), generator=generator, dtype=torch.int8) * 2 - 1
-            projected = product(a, upload(signs, a.device).to(a.dtype))
-            return [x.mT for x in segments.gather(projected)]
+            projected = product(a, upload(signs, a.device).to(a.dtype)) / probes**0.5
+            return [halves(x.mT, a.dtype) for x in segments.gather(projected)]
 
-        self.probes, self.projected = probes, OfLastInput(project)
+        self.projected = OfLastInput(project)
 
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
         norms, padded = [], segments.gather(b, fill=False)
         for projected, x in zip(self.projected(a, segments), padded, strict=True):
-            norms.append(product_of_float32(projected, x).square().sum((1, 2)) / self.probes)
+            gradients = product(projected[0], x)
+            for half in projected[1:]:
+                gradients += product(half, x)
+            norms.append(torch.linalg.vector_norm(gradients, dim=(1, 2)).square_())
         return segments.ungather(norms)
 
 
@@ -98,17 +103,12 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return x.float() @ y.float()
 
 
-def product_of_float32(x: Tensor, y: Tensor) -> Tensor:
-    """:func:`product` of float32 ``x`` [..., m, n] and ``y`` [..., n, d] of any precision, but for 2⁻¹⁶ of ``x``.
-
-    On tensor cores, where ``y`` is bfloat16: what one bfloat16 leaves of ``x``, a second one holds.
-    """
-    if not on_gpu(x) or y.dtype == torch.float32:
-        return product(x, y)
-    high = x.to(y.dtype)
-    low = (x - high.float()).to(y.dtype)
-    first, second = product(torch.cat([high, low], -2), y).split(x.shape[-2], -2)
-    return first + second
+def halves(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Tensors of ``dtype`` whose sum is float32 ``x``: on a GPU, in bfloat16, two, which leave 2⁻¹⁶ of it out."""
+    if not on_gpu(x) or dtype == torch.float32:
+        return [x]
+    high = x.to(dtype)
+    return [high, (x - high.float()).to(dtype)]
 
 
 def norm(x: Tensor) -> Tensor:
@@ -163,10 +163,10 @@ def grouped_gradient(a: Tensor, b: Tensor, segments: Segments, into: Tensor | No
     Args:
         into: what the gradient is added to and returned in; None: a tensor of its own.
     """
-    norms = []
-    for span in segments.spans:
+    norms = torch.empty(segments.count, device=a.device)
+    for own, span in zip(norms, segments.spans, strict=True):
         gradient = linear_gradient(a, b, span)
-        norms.append(norm(gradient))
+        torch.linalg.vector_norm(gradient, dtype=norms.dtype, out=own)
         into = gradient.float() if into is None else into.add_(gradient)
     assert into is not None
-    return into, torch.stack(norms).square()
+    return into, norms.square_()

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
-from oblr.gradnorm.precision import autocast, no_autocast
+from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Use, Weighting
 from oblr.kernels import on_gpu
 from oblr.packing import Segments
@@ -164,7 +164,7 @@ def _statistics(h: Tensor, weight: Tensor, targets: Tensor, temperature: float) 
 class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, anchor: Tensor, targets: Tensor, temperature: float, head: Any):
-        ctx.dtype, weight = weight.dtype, autocast(weight)  # the gradient is the master weight's
+        ctx.dtype, weight = weight.dtype, rounded(weight)  # the gradient is the master weight's
         with no_autocast(h):
             log_normaliser, mean, collision, target = _statistics(h, weight, targets, temperature)
         ctx.save_for_backward(h, weight, targets, log_normaliser)

@@ -1,5 +1,8 @@
 """What autocast means for the captured layers: low-precision products of float32 master weights."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,6 +14,30 @@ def autocast(x: Any) -> Any:
     if x is None or not torch.amp.is_autocast_available(x.device.type) or not torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
+
+
+#: What weights were rounded to, by storage and shape; None where nobody keeps it.
+_ROUNDED: ContextVar[dict[tuple[int, torch.Size], Tensor] | None] = ContextVar("rounded", default=None)
+
+
+def rounded(weight: Tensor) -> Tensor:
+    """:func:`autocast` of a weight; once for all forward passes inside :func:`rounded_once`."""
+    known, key = _ROUNDED.get(), (weight.untyped_storage()._cdata, weight.shape)
+    if known is None or not torch.is_autocast_enabled(weight.device.type):
+        return autocast(weight)
+    if key not in known:
+        known[key] = autocast(weight)
+    return known[key]
+
+
+@contextmanager
+def rounded_once() -> Iterator[None]:
+    """No weight changes inside: what autocast makes of each is kept, as autocast itself does for layers of its own."""
+    token = _ROUNDED.set({})
+    try:
+        yield
+    finally:
+        _ROUNDED.reset(token)
 
 
 def no_autocast(x: Tensor) -> torch.autocast:

@@ -200,14 +200,14 @@ class SumUse(Use):
     So are biases, and the scales of RMSNorms.
     """
 
-    def square_norms(self, linear_norms: LinearNorms) -> Tensor:
-        return self.b.square().sum(1)
+    def square_norms(self, linear_norms: LinearNorms | None) -> Tensor:
+        return torch.linalg.vector_norm(self.b, dim=1).square_()
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
-        return KeptGradients(self.module, self.name, self.segments, self.b), self.b.square().sum(1)
+        return KeptGradients(self.module, self.name, self.segments, self.b), self.square_norms(linear_norms)
 
     def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return _added(self.b.sum(0), into), self.b.square().sum(1)
+        return _added(self.b.sum(0), into), self.square_norms(None)
 
 
 @dataclass(frozen=True)
