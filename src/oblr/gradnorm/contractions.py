@@ -79,20 +79,17 @@ class SketchNorms:
     """
 
     def __init__(self, probes: int, generator: torch.Generator):
-        def project(a: Tensor, segments: Segments) -> list[list[Tensor]]:
+        def project(a: Tensor, segments: Segments) -> list[Tensor]:
             signs = torch.randint(2, (a.shape[1], probes), generator=generator, dtype=torch.int8) * 2 - 1
             projected = product(a, upload(signs, a.device).to(a.dtype)) / probes**0.5
-            return [halves(x.mT, a.dtype) for x in segments.gather(projected)]
+            return [x.mT for x in segments.gather(projected.to(a.dtype) if on_gpu(a) else projected)]
 
         self.projected = OfLastInput(project)
 
     def __call__(self, a: Tensor, b: Tensor, segments: Segments) -> Tensor:
         norms, padded = [], segments.gather(b, fill=False)
         for projected, x in zip(self.projected(a, segments), padded, strict=True):
-            gradients = product(projected[0], x)
-            for half in projected[1:]:
-                gradients += product(half, x)
-            norms.append(torch.linalg.vector_norm(gradients, dim=(1, 2)).square_())
+            norms.append(square_norms(product(projected, x)))
         return segments.ungather(norms)
 
 
@@ -103,14 +100,6 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return x.float() @ y.float()
 
 
-def halves(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """Tensors of ``dtype`` whose sum is float32 ``x``: on a GPU, in bfloat16, two, which leave 2⁻¹⁶ of it out."""
-    if not on_gpu(x) or dtype == torch.float32:
-        return [x]
-    high = x.to(dtype)
-    return [high, (x - high.float()).to(dtype)]
-
-
 def norm(x: Tensor) -> Tensor:
     """``‖x‖`` [], summed in float32 where ``x`` is less precise."""
     return torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -119,6 +108,12 @@ def norm(x: Tensor) -> Tensor:
 def square_norm(x: Tensor) -> Tensor:
     """``‖x‖²`` [], likewise."""
     return norm(x).square()
+
+
+def square_norms(x: Tensor) -> Tensor:
+    """``‖x_s‖²`` of each of float32 ``x`` [S, …]: [S]; in one launch."""
+    x = x.flatten(1)
+    return torch.bmm(x[:, None], x[:, :, None]).flatten()
 
 
 def gram_rows(x: Tensor, rows: int | None = None) -> list[Tensor]:

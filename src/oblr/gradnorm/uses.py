@@ -25,7 +25,8 @@ class Weighting:
     """
 
     def __init__(self, coefficients: Tensor, group_size: int):
-        self.coefficients, self.group_size = coefficients, group_size
+        self.coefficients, self.group_size = coefficients.float(), group_size
+        self.ones = torch.ones(len(coefficients) // group_size, device=coefficients.device)
         self.known: list[tuple[Segments, Segments, Tensor]] = []
         self.last: tuple[Tensor, Tensor] | None = None
 
@@ -33,7 +34,7 @@ class Weighting:
         for known in self.known:
             if known[0] is segments:
                 return known
-        per_token = self.coefficients.float()[segments.ids.clamp(min=0)]
+        per_token = self.coefficients[segments.ids.clamp(min=0)]
         self.known.append((segments, segments.merge(self.group_size), per_token))
         return self.known[-1]
 
@@ -118,10 +119,10 @@ class KeptGradients:
 
     def combine(self, weighting: Weighting, into: Tensor | None) -> tuple[Tensor, Tensor]:
         stacked = self.gradients.flatten(1).unflatten(0, (-1, weighting.group_size))
-        coefficients = weighting.coefficients.to(stacked.dtype).view(len(stacked), 1, -1)
-        parts = torch.bmm(coefficients, stacked).squeeze(1)
-        total = parts.sum(0).view(self.gradients.shape[1:])
-        return _added(total, into), torch.linalg.vector_norm(parts, dim=1).square()
+        parts = torch.bmm(weighting.coefficients.view(len(stacked), 1, -1), stacked).squeeze(1)
+        into = self.gradients.new_zeros(self.gradients.shape[1:]) if into is None else into
+        into.view(-1).addmv_(parts.mT, weighting.ones)
+        return into, contractions.square_norms(parts)
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class SumUse(Use):
     """
 
     def square_norms(self, linear_norms: LinearNorms | None) -> Tensor:
-        return torch.linalg.vector_norm(self.b, dim=1).square_()
+        return contractions.square_norms(self.b)
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
         return KeptGradients(self.module, self.name, self.segments, self.b), self.square_norms(linear_norms)

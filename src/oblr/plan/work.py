@@ -111,7 +111,6 @@ _LAUNCHES = {
     "embedding_dense_backward": 6,
     "equal": 2,
     "repeat_interleave": 2,
-    "_fused_rms_norm_backward": 2,  # of the input; of the scale
     "native_layer_norm_backward": 2,
     # what precedes: rows of δ·o; what follows: dq in the inputs' precision
     **dict.fromkeys(("_flash_attention_backward", "_varlen_attn_backward"), 3),
@@ -213,6 +212,8 @@ def touched(x: Tensor) -> int:
 
 
 def launches_of(name: str, args: Any) -> int:
+    if name == "_fused_rms_norm_backward":
+        return sum(args[-1])  # for the input; for the scale
     if "attention" in name and "backward" in name:
         return 3
     if name.startswith("index_put") or name == "_index_put_impl_":
