@@ -126,6 +126,7 @@ class PolicyModule(L.LightningModule):
         with self.clock.phase("update"):
             rewards = self.shaped_rewards(batch)
             reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
+            self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
         self.log_step(reports[-1])
         return {"report": reports[-1]}
