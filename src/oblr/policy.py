@@ -236,18 +236,20 @@ class PolicyModule(L.LightningModule):
         """Turn ``.grad`` from ``Σ_q g_q`` into ``ĝ = (1/N) Σ_q g_q``, over all ranks, and measure M1 and M2."""
         ranks = of_run()
         n_groups = len(group_squares) * ranks.count
-        whole, shards = (torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(2))
+        mean_square, of_shards = (torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(2))
         for p in self.parameters():
             if p.grad is None:
                 continue
             if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
                 p.grad.mul_(ranks.count / n_groups)
-                shards += _square_norm(p.grad.to_local()).to(self.device)
+                of_shards += _square_norm(p.grad.to_local()).to(self.device)
             else:
                 p.grad.copy_(ranks.reduce(p.grad)).div_(n_groups)
-                whole += _square_norm(p.grad)
-        sums = ranks.reduce(torch.stack([shards, group_squares.sum().to(self.device)]))
-        return Moments(n_groups, (whole + sums[0]).item(), (sums[1] / n_groups).item())
+                mean_square += _square_norm(p.grad)
+        of_shards, of_groups = ranks.reduce(torch.stack([of_shards, group_squares.sum().to(self.device)]))
+        mean_square += of_shards
+        square_mean = of_groups / n_groups
+        return Moments(n_groups, mean_square.item(), square_mean.item())
 
     def log_step(self, report: StepReport) -> None:
         """The ranks' mean figures, as plain numbers: Lightning would gather each by itself, wherever it lies."""
