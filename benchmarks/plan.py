@@ -20,7 +20,6 @@ import lightning as L
 import torch
 from gradnorm import peak_memory
 from hydra import compose, initialize_config_dir
-from lightning.pytorch.strategies import ModelParallelStrategy
 from report import ROOT, Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -31,6 +30,7 @@ from oblr.plan.memory import GIB
 from oblr.plan.update import Batch, World, plan_update
 from oblr.policy import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
+from oblr.strategies import FSDP
 from oblr.types import RolloutBatch
 
 sys.path.insert(0, str(ROOT / "src"))
@@ -120,12 +120,11 @@ class Checkpointing(L.Callback):
 def train(case: str, path: str) -> None:
     """Print by how many KiB two steps make this process grow, loading included."""
     _, _, checkpointing, ranks = CASES[case]
-    sharded = ModelParallelStrategy(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
     trainer = L.Trainer(
         max_epochs=2,
         accelerator="cpu",
         devices=ranks,
-        strategy=sharded if ranks > 1 else "auto",
+        strategy=FSDP() if ranks > 1 else "auto",
         callbacks=[Checkpointing()] if checkpointing else [],
         logger=False,
         enable_checkpointing=False,

@@ -26,10 +26,11 @@ from oblr.strategies import DDP, FSDP, SingleDevice
 from oblr.types import RolloutBatch, StepReport
 
 LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8, 7, 3, 11, 2, 9, 9, 1, 1, 4, 5, 6, 7, 20, 3, 3, 2]
-#: all groups live; or all live groups on the first rank; or a mixture
+#: all groups live; or all live groups on the first rank; or none; or a mixture
 REWARDS = {
     "all": [1, 0, 0, 1] * 8,
     "first": [1, 0, 0, 1] * 4 + [0, 0, 0, 0] * 4,
+    "none": [1] * 32,
     "mixed": [1, 0, 0, 1, 1, 1, 1, 1, 0, 0.5, 0, 1, 0, 0, 0, 0] + [0, 1, 0, 0] * 3 + [1, 1, 1, 1],
 }
 #: what the policy is told, and for how many steps it is trained
@@ -88,6 +89,9 @@ class Share:
 
 
 class Keep(L.Callback):
+    def __init__(self):
+        self.gradient: dict[str, torch.Tensor] = {}
+
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         self.gradient = {name: whole(p.grad).clone() for name, p in pl_module.scorer.lm.named_parameters()}
 
@@ -140,6 +144,10 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
     rollouts = drawn_by(tiny_model(is_tied(folder)), make_rollouts(LENGTHS, REWARDS[rewards]), 1.0, drift=0.3)
     trainer.fit(policy, Share(rollouts, trainer))
     report = keep.report
+    sharded = kind in ("fsdp", "offloaded")
+    for p in policy.parameters():  # the optimizer's own, which a checkpoint is made of
+        assert isinstance(p, DTensor) == sharded
+        assert p.dtype == torch.float32
     result = {
         "baseline": flattened(policy.baseline),
         "square_norms": trainer.strategy.all_gather(report.square_norms).flatten(),

@@ -7,13 +7,17 @@ import torch
 import torch.distributed as dist
 from collectives import ONE_SIDED, recorded, two_ranks_on_paper
 from conftest import ROOT
+from lightning import LightningModule
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from test_imports import sources
+from test_policy import make_batch, take_steps
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from oblr import ranks
 from oblr.checkpoint import load, save
+from oblr.errors import SettingError
 from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.model import TokenScorer
 from oblr.ranks import Ranks
@@ -83,6 +87,15 @@ def test_shards_in_host_memory_travel_by_the_strategys_device(monkeypatch):
     assert gathers == [["cuda[3, 3]"]]
 
 
+def test_a_strategy_that_does_not_say_who_its_ranks_are_is_refused(tmp_path, monkeypatch):
+    """Lightning's own: each rank would take the others' share of the gradient for nothing."""
+    two = Ranks()
+    two.count = 2
+    monkeypatch.setattr(ranks, "_run", two)
+    with pytest.raises(SettingError, match=r"^trainer\.strategy: SingleDeviceStrategy does not say"):
+        take_steps(tmp_path, make_batch(tmp_path, tied=True))
+
+
 @pytest.mark.parametrize("strategy", [DDP, FSDP])
 def test_groups_have_both_sides_on_a_gpu(strategy, monkeypatch):
     assert strategy().process_group_backend == "gloo"
@@ -131,3 +144,12 @@ def test_a_run_of_two_ranks_goes_by_the_plan(train, tmp_path, monkeypatch, kind)
     by_lightning = [operation for route, operation, _ in seen if route == "lightning"]
     assert set(by_lightning) <= {"barrier", "broadcast", "allreduce", "allgather"}
     assert by_lightning.count("allreduce") == 2
+
+
+def test_a_sharded_policy_computes_where_its_strategy_does():
+    """Although nothing moves it there: shards may lie in host memory."""
+    strategy, module = FSDP(), LightningModule()
+    strategy._lightning_module = module
+    strategy.parallel_devices, strategy.cluster_environment = [CUDA], LightningEnvironment()
+    strategy.model_to_device()
+    assert module.device == CUDA

@@ -68,6 +68,10 @@ def test_unequal_shares_do_not_hang(tmp_path, tying):
     run(folder, "fsdp", "first", *runs, logits=22 * VOCAB)
 
 
+def test_a_step_without_any_live_group_leaves_shards(tmp_path):
+    run(tmp_path, "fsdp", "none", "plain:two:60", precision="bf16-mixed")
+
+
 def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
     """Baselines that learn, with penalties, several updates and groups of equal rewards."""
     settings = ("tokens", "shaped", "adaptive")

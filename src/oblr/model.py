@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
@@ -172,6 +172,14 @@ class TokenScorer(nn.Module):
             unit(block)
         unit(self)
         self.sharded = True
+
+    def rest(self) -> None:
+        """After a forward pass without a backward: of a sharded policy, have none but its shards.
+
+        FSDP2 leaves the root's weights whole, for a backward pass to come: rounded, and not those of the optimizer.
+        """
+        if self.sharded:
+            cast(FSDPModule, self).reshard()
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.

@@ -158,6 +158,7 @@ class PolicyModule(L.LightningModule):
             if self.recompute_logprobs:
                 batch = self.recomputed(batch, rewards)
             reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
+            self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
         self.log_step(reports[-1])
         return {"report": reports[-1]}
@@ -306,18 +307,20 @@ class PolicyModule(L.LightningModule):
         """Turn ``.grad`` from ``Σ_q g_q`` into ``ĝ = (1/N) Σ_q g_q``, over all ranks, and measure M1 and M2."""
         ranks = of_run()
         n_groups = len(group_squares) * ranks.count
-        whole, shards = (torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(2))
+        mean_square, of_shards = (torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(2))
         for p in self.parameters():
             if p.grad is None:
                 continue
             if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
                 p.grad.mul_(ranks.count / n_groups)
-                shards += _square_norm(p.grad.to_local()).to(self.device)
+                of_shards += _square_norm(p.grad.to_local()).to(self.device)
             else:
                 p.grad.copy_(ranks.reduce(p.grad)).div_(n_groups)
-                whole += _square_norm(p.grad)
-        sums = ranks.reduce(torch.stack([shards, group_squares.sum().to(self.device)]))
-        return Moments(n_groups, (whole + sums[0]).item(), (sums[1] / n_groups).item())
+                mean_square += _square_norm(p.grad)
+        of_shards, of_groups = ranks.reduce(torch.stack([of_shards, group_squares.sum().to(self.device)]))
+        mean_square += of_shards
+        square_mean = of_groups / n_groups
+        return Moments(n_groups, mean_square.item(), square_mean.item())
 
     def log_step(self, report: StepReport) -> None:
         """The ranks' mean figures, as plain numbers: Lightning would gather each by itself, wherever it lies."""

@@ -8,7 +8,7 @@ the policy's own parameters where they are sharded: FSDP2, DTensor and :mod:`tor
 
 **The plan of a step.** A collective that one rank skips hangs all others, so how many there are depends on what all
 ranks know alike. P: the policy's parameters. M: parts of micro-batches, which :func:`oblr.packing.plan` makes the same
-number of on each rank. K: baselines that learn, 0 or 1. In this order, "sharded" under FSDP only:
+number of on each rank. In this order, again for each update of a batch; "sharded" under FSDP only:
 
 | when | what | how often |
 |---|---|---|
@@ -20,9 +20,9 @@ number of on each rank. K: baselines that learn, 0 or 1. In this order, "sharded
 | rewards less a penalty | sharded: the reference's forward passes | M |
 | ``update``: groups | all rewards; passes, where memory decides, once a run; numbers of micro-batches | 1; 1; 2 or 3 |
 | micro-batches | sharded: weights a block at a time, forward and backward; gradients likewise | each pass of M |
-| … in one pass | sharded: the head's weight, once more where it is tied; the gradient of each parameter | M; P |
+| … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
-| ``learn`` | rewards, weights, lengths; what the baseline adds up | 3; K |
+| ``learn`` | rewards, weights, lengths; what the baseline adds up, if any rank has weights | 3; 0 to 2 |
 | figures of the step | all of them at once; failures of scoring; the signal to stop | 1; 1; 1 |
 | checkpoint | objects | |
 

@@ -24,7 +24,9 @@ class Reference:
     @torch.no_grad()
     def logprobs(self, packed: PackedBatch) -> Tensor:
         """Of the response tokens, float32 [n]."""
-        return self.scorer(packed).logprobs
+        logprobs = self.scorer(packed).logprobs
+        self.scorer.rest()
+        return logprobs
 
     def reward_penalties(self, parts: Sequence[PackedBatch]) -> Tensor:
         """What the reward of each response loses, float64 [S]."""
