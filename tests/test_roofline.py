@@ -15,8 +15,9 @@ from transformers import Qwen3Config
 from oblr.kernels import as_on_gpu, on_gpu
 from oblr.plan import update
 from oblr.plan.dry_run import DryRun
+from oblr.plan.machine import this_cpu
 from oblr.plan.places import DEVICE
-from oblr.plan.roofline import GPUS, Speed, model_flops, predict, this_cpu
+from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Op, Sync, Work
 

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from oblr.gradnorm.head import SLICE
-from oblr.model import TokenScorer
 from oblr.kernels import as_on_gpu
+from oblr.model import TokenScorer
 from oblr.packing import cut, pack, plan
 from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
 from oblr.plan.phases import Alone, micro_batches, phases
