@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,9 +28,10 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.plan.machine import this_cpu
 from oblr.plan.phases import PHASES
 from oblr.plan.plain import PlainPolicy
-from oblr.plan.roofline import GPUS, Speed, model_flops, predict, this_cpu
+from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, Update, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy import PolicyModule

@@ -13,31 +13,39 @@ from omegaconf import DictConfig, OmegaConf
 from launch import ROOT
 from oblr.checks import check_batch, check_engine, check_policy, count_ranks
 from oblr.errors import SettingError
-from oblr.plan.memory import GIB, Device, Plan, advise, make_plan
-from oblr.plan.report import advice, memory_table, remarks, verdict
+from oblr.plan.duration import Usual
+from oblr.plan.machine import this_cpu
+from oblr.plan.memory import GIB, Change, Device, Plan, advise, make_plan
+from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
+from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
 
 
 def show_plan(cfg: DictConfig) -> None:
-    """Print the plan and, where it does not fit, what to change.
+    """Print the plan: memory, time, and what to change where it does not fit, or would be faster.
 
     Raises:
         SettingError: it does not fit.
     """
-    plan = make(cfg)
+    speed = speed_of(cfg)
+    plan = make(cfg, speed)
     console = rich.get_console()
     console.print(memory_table(plan, cfg.name))
     console.print(*remarks(plan), verdict(plan), sep="\n", soft_wrap=True, highlight=False)
-    if plan.lacking == 0:
-        return
+    console.print(time_table(plan))
+    console.print(*speed_remarks(plan, usual(cfg)), sep="\n", soft_wrap=True, highlight=False)
     task = list(HydraConfig.get().overrides.task)
 
     @functools.cache
     def replanned(*overrides: str) -> Plan:
         names = {override.split("=")[0] for override in overrides}
         kept = [override for override in task if override.split("=")[0] not in names]
-        return make(hydra.compose("train", [*kept, *overrides]))
+        return make(hydra.compose("train", [*kept, *overrides]), speed)
 
+    if plan.lacking == 0:
+        tried = [Change(overrides, replanned(*overrides)) for overrides in faster(cfg, plan)]
+        saving = [change for change in tried if change.plan.lacking == 0 and saves(change.plan, plan)]
+        return console.print(fastest(plan, saving), soft_wrap=True, highlight=False)
     changes = advise(plan, candidates(cfg, plan), lambda overrides: replanned(*overrides))
     if changes:
         console.print("to change, in this order:", *advice(plan, changes), sep="\n", soft_wrap=True, highlight=False)
@@ -50,7 +58,33 @@ def show_plan(cfg: DictConfig) -> None:
     )
 
 
-def make(cfg: DictConfig) -> Plan:
+def on_gpu(cfg: DictConfig) -> bool:
+    return cfg.requires.gpu_memory_gib > 0 or torch.cuda.is_available()
+
+
+def speed_of(cfg: DictConfig) -> Speed:
+    """Of the GPU that ``planned.gpu`` names or, for runs that need none, of this machine, which is measured."""
+    if not on_gpu(cfg):
+        return this_cpu()
+    if cfg.planned.gpu not in GPUS:
+        raise SettingError("planned.gpu", f"{cfg.planned.gpu!r} is unknown", f"use one of {', '.join(GPUS)}")
+    return between_nodes(GPUS[cfg.planned.gpu], cfg.trainer.num_nodes)
+
+
+def usual(cfg: DictConfig) -> Usual:
+    """The sequences that time is reckoned with: as ``planned`` says, or the longest there are."""
+    longest, response = cfg.rollout.max_model_len, cfg.planned.response or cfg.rollout.max_new_tokens
+    prompt = cfg.planned.prompt or max(1, longest - cfg.rollout.max_new_tokens)
+    if not 0 < cfg.planned.live <= 1:
+        raise SettingError("planned.live", f"{cfg.planned.live} is no share", "use more than 0 and at most 1")
+    if prompt < 1 or response < 1 or prompt + response > longest:
+        raise SettingError(
+            "planned.prompt", f"{prompt} and {response} tokens are not within {longest}", "use less, or leave it out"
+        )
+    return Usual(prompt, response, cfg.planned.live)
+
+
+def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
     local = ROOT / "conf" / "architecture" / cfg.policy.path
     path = str(local) if local.exists() else cfg.policy.path
@@ -62,7 +96,7 @@ def make(cfg: DictConfig) -> Plan:
         *(cfg.trainer.devices, cfg.trainer.num_nodes),
     )
     strategy = cfg.trainer.strategy._target_
-    gpu = cfg.requires.gpu_memory_gib > 0 or torch.cuda.is_available()
+    gpu = on_gpu(cfg)
     world = World(
         ranks=ranks,
         sharded=strategy == "oblr.strategies.FSDP",
@@ -83,6 +117,9 @@ def make(cfg: DictConfig) -> Plan:
             offload=cfg.policy.cpu_offload,
             bucketed=strategy == "oblr.strategies.DDP",
         ),
+        speed or speed_of(cfg),
+        usual(cfg),
+        cfg.steps,
     )
 
 
@@ -118,6 +155,30 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
         for useful, settings in options
         if useful and all(has(cfg, name) for name in settings)
     ]
+
+
+def faster(cfg: DictConfig, plan: Plan) -> list[list[str]]:
+    """Single changes that may save time; only of settings that this configuration has."""
+    engine = f"rollout.engines.{cfg.rollout.engine}"
+    eager = has(cfg, f"{engine}.enforce_eager") and OmegaConf.select(cfg, f"{engine}.enforce_eager")
+    norms = plan.norms and cfg.gradnorm.tier == "exact"
+    options: list[tuple[bool, dict[str, Any]]] = [
+        (norms, {"gradnorm": "sketch"}),
+        (plan.world.checkpointing, {"policy.activation_checkpointing": "false"}),
+        (plan.norms and plan.passes == "two", {"gradnorm.passes": "one"}),
+        (plan.micro_batches > 1, {"policy.token_budget": 2 * plan.token_budget}),
+        (plan.device.gpu and bool(eager), {f"{engine}.enforce_eager": "false"}),
+    ]
+    return [
+        [f"{name}={value}" for name, value in settings.items()]
+        for useful, settings in options
+        if useful and all(has(cfg, name) for name in settings)
+    ]
+
+
+def saves(changed: Plan, plan: Plan) -> bool:
+    """Whether by more than the prediction's own grain."""
+    return changed.duration.step < 0.99 * plan.duration.step
 
 
 def has(cfg: DictConfig, name: str) -> bool:

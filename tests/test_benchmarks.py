@@ -18,6 +18,7 @@ NAMES = [
     "ratios",
     "results",
     "rewards",
+    "roofline",
     "scaling",
     "step",
     "tiers",

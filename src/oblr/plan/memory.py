@@ -8,6 +8,8 @@ from transformers import PretrainedConfig
 
 from oblr.gradnorm.contractions import GRAM_ROWS
 from oblr.plan.dry_run import Bytes, DryRun
+from oblr.plan.duration import Duration, Serving, Usual, duration
+from oblr.plan.roofline import Speed
 from oblr.plan.update import Batch, Update, World, fake_model, plan_update
 from oblr.policy import PolicyModule
 from oblr.rollout.hf import HFEngine
@@ -23,6 +25,8 @@ FRAGMENTATION = 0.05
 #: What vLLM profiles itself with on large GPUs where it is not told: tokens of a forward pass, and sequences that are
 #: sampled at once.
 ENGINE_TOKENS, ENGINE_SEQUENCES = 16_384, 1024
+#: Sequences that vLLM decodes at once unless told otherwise.
+SERVED_SEQUENCES = 256
 
 
 @dataclass(frozen=True)
@@ -47,19 +51,23 @@ class Plan:
     """Attributes:
     parameters: number of them; a tied head is not counted twice.
     passes: what ``gradnorm.passes`` comes to.
+    norms: whether the baseline is given squared norms.
     training, rollouts: bytes by kind on a rank's device when most are live.
     host: those in the machine's memory instead.
     kv_token: bytes of KV cache a token; 0 where the engine is elsewhere.
     update: see there.
+    duration: of a step, predicted.
     """
 
     parameters: int
     passes: str
+    norms: bool
     training: Bytes
     rollouts: Bytes
     host: Bytes
     kv_token: int
     update: Update
+    duration: Duration
     world: World
     batch: Batch
     device: Device
@@ -98,13 +106,24 @@ class Plan:
 
 
 def make_plan(
-    policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch, engine: object, device: Device
+    policy: PolicyModule,
+    config: PretrainedConfig,
+    world: World,
+    batch: Batch,
+    engine: object,
+    device: Device,
+    speed: Speed,
+    usual: Usual,
+    steps: int,
 ) -> Plan:
     """Plan one rank of a run; nothing is loaded.
 
     Args:
         policy: as configured; it is used up.
         engine: as configured, not started.
+        speed: of a rank's device.
+        usual: the sequences that time is reckoned with; memory is with the longest.
+        steps: of the run.
     """
     run = DryRun()
     lm = fake_model(run, config, policy.dtype_name)
@@ -118,6 +137,9 @@ def make_plan(
     policy.gradnorm.gram_rows = max(GRAM_ROWS, batch.longest)
     update = plan_update(policy, config, world, batch)
 
+    norms = policy.baseline.needs_norms and policy.gradnorm.measures
+    usually = usual.of(batch)
+    timed = update if usually == batch else plan_update(policy, config, world, usually)
     engine_state, generating, kv_token = engine_memory(engine, config, parameters, batch.longest, device)
     training, generation, sync = update.peak.copy(), update.resident + generating, update.sync.copy()
     sync += Bytes({"engine weights": generating["engine weights"]})
@@ -125,6 +147,8 @@ def make_plan(
     passing = sum(training[kind] for kind in ("activations", "logits", "in transit"))
     training["fragmentation"] = int(FRAGMENTATION * passing)
     host: Bytes = Bytes()
+    serving = engine_speed(engine, config, parameters, rollouts["KV cache"], kv_token, usual)
+    lasting = duration(config, world, batch, usual, timed, policy.token_budget, serving, parameters, speed, steps)
     for live in (training, rollouts):
         live["context"] = int(CONTEXT)
         if device.bucketed:  # as large as the weights, and there for good
@@ -134,12 +158,14 @@ def make_plan(
             host = max(host, own, key=lambda bytes_: bytes_.total())
     return Plan(
         parameters,
-        policy.gradnorm.passes if policy.baseline.needs_norms and policy.gradnorm.measures else "one",
+        policy.gradnorm.passes if norms else "one",
+        norms,
         +(training + engine_state),
         +rollouts,
         host,
         kv_token,
         update,
+        lasting,
         world,
         batch,
         device,
@@ -154,8 +180,7 @@ def engine_memory(
     if not isinstance(engine, VLLMEngine | HFEngine):  # it has a memory of its own
         return Bytes(), Bytes(), 0
     itemsize = getattr(torch, engine.dtype).itemsize
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    kv_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size * itemsize
+    kv_token = _kv_token(config, itemsize)
     weights = parameters * itemsize
     if isinstance(engine, HFEngine):
         awake = Bytes({"engine weights": weights})
@@ -167,6 +192,26 @@ def engine_memory(
     workspace = max(tokens * 3 * config.intermediate_size * itemsize, sequences * config.vocab_size * 3 * 4)
     cache = max(0, int(engine.gpu_memory_utilization * device.memory) - weights - workspace)
     return Bytes(), Bytes({"engine weights": weights, "engine workspace": workspace, "KV cache": cache}), kv_token
+
+
+def engine_speed(
+    engine: object, config: PretrainedConfig, parameters: int, cache: float, kv_token: int, usual: Usual
+) -> Serving:
+    """Of an engine elsewhere, which tells less, as if it had what vLLM takes unless told otherwise."""
+    itemsize = getattr(torch, getattr(engine, "dtype", "bfloat16")).itemsize
+    ranks = getattr(engine, "tensor_parallel_size", 1)
+    if not kv_token:
+        kv_token = _kv_token(config, itemsize)
+        cache = SERVED_SEQUENCES * usual.length * kv_token
+    sequences = getattr(engine, "batch_size", SERVED_SEQUENCES)
+    at_once = min(sequences, int(cache / kv_token / usual.length))
+    graphs = not getattr(engine, "enforce_eager", True)
+    return Serving(parameters * itemsize / ranks, kv_token, max(1, at_once // ranks), graphs)
+
+
+def _kv_token(config: PretrainedConfig, itemsize: int) -> int:
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_size * itemsize
 
 
 @dataclass(frozen=True)

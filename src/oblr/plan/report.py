@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from oblr.plan.duration import Usual
 from oblr.plan.memory import GIB, Change, Plan
 
 #: kind → how the table calls it
@@ -59,6 +60,42 @@ def remarks(plan: Plan) -> list[str]:
         parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.moved.items())
         lines.append(f"received by each rank in a step, at most, GiB: {parts}")
     return lines
+
+
+def time_table(plan: Plan) -> Table:
+    duration = plan.duration
+    table = Table("seconds a step", "", title=f"predicted, on {duration.processor}")
+    for phase, seconds in duration.phases.items():
+        table.add_row(phase, f"{seconds:.3g}")
+    table.add_section()
+    table.add_row("total", f"{duration.step:.3g}")
+    return table
+
+
+def speed_remarks(plan: Plan, usual: Usual) -> list[str]:
+    duration = plan.duration
+    hours = f"{_count_of(duration.hours)} {'GPU' if plan.device.gpu else 'CPU'}-hours"
+    return [
+        f"reckoned with prompts of {usual.prompt} and responses of {usual.response} tokens, "
+        f"{100 * usual.live:.0f} % of the groups live (planned.prompt, planned.response, planned.live)",
+        f"predicted: {duration.tokens / duration.step:,.0f} response tokens a second, {hours} for "
+        f"{duration.steps} steps, MFU of the update {100 * duration.mfu:.0f} %",
+    ]
+
+
+def fastest(plan: Plan, changes: list[Change]) -> str:
+    """Which single change saves most of a step's predicted time."""
+    if not changes:
+        return "predicted: no single override that was tried saves time"
+    best = min(changes, key=lambda change: change.plan.duration.step)
+    return (
+        f"predicted: {' '.join(best.overrides)} saves most time, {plan.duration.step:.3g} → "
+        f"{best.plan.duration.step:.3g} s a step"
+    )
+
+
+def _count_of(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def verdict(plan: Plan) -> str:

@@ -8,12 +8,9 @@ Left out: cache hits, partly filled waves of small products, clocks that fall un
 page faults of the allocator, and whatever the host does between operations but launching.
 """
 
-import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from statistics import median
 
-import torch
 from transformers import PretrainedConfig
 
 from oblr.plan.work import Op, Work
@@ -108,35 +105,6 @@ def model_flops(config: PretrainedConfig, lengths: list[int], targets: int) -> f
     products = 6 * (config.num_hidden_layers * block * sum(lengths) + config.hidden_size * config.vocab_size * targets)
     pairs = sum(length * (length + 1) / 2 for length in lengths)
     return products + 3 * config.num_hidden_layers * 4 * width * pairs
-
-
-def this_cpu() -> Speed:
-    """What this machine does when it is asked now, in about a second."""
-    x, y = torch.randn(1024, 384), torch.randn(384, 1024)
-    flops = 2 * x.numel() * len(y[0]) / _seconds(lambda: x @ y, 20)
-    a, b = torch.ones(2**22), torch.empty(2**22)
-    bandwidth = 2 * a.nbytes / _seconds(lambda: b.copy_(a), 10)
-    leaf = torch.ones(4, requires_grad=True)
-
-    def chain() -> None:
-        z = leaf
-        for _ in range(50):
-            z = z * 1.5
-        z.sum().backward()
-
-    launch = _seconds(chain, 10) / 100  # forward and backward
-    return Speed("this CPU", {"float32": flops}, bandwidth, 0, 1, 1, 1, launch, 0.0, 0.0, serial=True)
-
-
-def _seconds(function: object, times: int) -> float:
-    """Median."""
-    assert callable(function)
-    taken = []
-    for _ in range(times + 1):
-        start = time.perf_counter()
-        function()
-        taken.append(time.perf_counter() - start)
-    return median(taken[1:])
 
 
 def between_nodes(speed: Speed, nodes: int) -> Speed:

@@ -1,0 +1,156 @@
+"""How long a step takes, phase by phase: predicted, from counted work and a processor's speed.
+
+The update is counted. Rollouts are told by what a token of the batch has to read: all weights, and the sequences' keys
+and values. Left out: rewards, which are scored beside, evaluation, loading, and sequences that wait for the longest.
+"""
+
+from dataclasses import dataclass
+
+from transformers import PretrainedConfig
+
+from oblr.plan.dry_run import Bytes
+from oblr.plan.roofline import Speed, model_flops, predict
+from oblr.plan.update import Batch, Update, World
+
+#: The engine's own time for a forward pass, and for each sequence in it, in operations of this process: scheduling,
+#: sampling, and what comes out, in Python. Measured with vLLM 0.32 on a CPU.
+ENGINE_PASS, ENGINE_SEQUENCE = 180, 6
+#: … and for a parameter that a sync replaces.
+ENGINE_PARAMETER = 45
+#: Kernels of a transformer block in an engine without CUDA graphs; with them a pass is one launch.
+ENGINE_KERNELS = 12
+#: Sequences whose log-probabilities are compared with the engine's after a sync.
+CHECKED = 8
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The sequences that time is reckoned with.
+
+    Attributes:
+        prompt, response: tokens.
+        live: share of the groups that take part in the update.
+    """
+
+    prompt: int
+    response: int
+    live: float = 1.0
+
+    @property
+    def length(self) -> int:
+        return self.prompt + self.response
+
+    def of(self, batch: Batch) -> Batch:
+        return Batch(max(1, round(batch.groups * self.live)), batch.group_size, self.length, self.response)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """An engine beside a rank.
+
+    Attributes:
+        weights, kv_token: bytes on a rank.
+        sequences: that it decodes at once.
+        graphs: whether CUDA graphs replay a pass.
+    """
+
+    weights: float
+    kv_token: float
+    sequences: int
+    graphs: bool = False
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Attributes:
+    phases: seconds of a step.
+    tokens: response tokens of a step, of all ranks.
+    mfu: of the update.
+    ranks: devices.  steps: of the run.
+    processor: its name.
+    """
+
+    phases: dict[str, float]
+    tokens: int
+    mfu: float
+    ranks: int
+    steps: int
+    processor: str
+
+    @property
+    def step(self) -> float:
+        return sum(self.phases.values())
+
+    @property
+    def hours(self) -> float:
+        """Of all devices, for the whole run."""
+        return self.step * self.steps * self.ranks / 3600
+
+
+def duration(
+    config: PretrainedConfig,
+    world: World,
+    batch: Batch,
+    usual: Usual,
+    update: Update,
+    token_budget: int,
+    serving: Serving,
+    parameters: int,
+    speed: Speed,
+    steps: int,
+) -> Duration:
+    """Args:
+    batch: all groups of the rank.
+    update: of ``usual.of(batch)``.
+    parameters: numbers in the policy.
+    """
+    live = usual.of(batch)
+    lengths, (parts, n_parts) = live.full(token_budget), live.split(token_budget)
+    lengths = lengths if n_parts == 1 else parts[: len(parts) // 2]
+    micro_batches = max(1.0, live.groups * live.group_size * usual.length / sum(lengths))
+    work, once = predict(update.work, speed), predict(update.once, speed)
+    received = update.moved.total() / speed.link if speed.link else 0.0
+    updating = micro_batches * max(work.seconds, received)
+    optimizer = once.phases["optimizer"]
+    if not world.sharded and world.ranks > 1:
+        updating += 2 * update.resident["gradients"] / speed.link
+    check = predict(update.work.of("forward"), speed).seconds * CHECKED * usual.length / sum(lengths)
+    targets = [min(usual.response, length - 1) for length in lengths]
+    flops = micro_batches * model_flops(config, lengths, sum(targets))
+    phases = {
+        **rollouts(config, batch, usual, serving, parameters, speed),
+        "sync": syncing(config, update.moved_by_sync, serving, speed),
+        "check": check,
+        "update": updating + max(0.0, once.seconds - optimizer),
+        "optimizer": optimizer,
+    }
+    tokens = batch.groups * batch.group_size * usual.response * world.ranks
+    return Duration(phases, tokens, flops / phases["update"] / speed.peak, world.ranks, steps, speed.name)
+
+
+def rollouts(
+    config: PretrainedConfig, batch: Batch, usual: Usual, serving: Serving, parameters: int, speed: Speed
+) -> dict[str, float]:
+    """Seconds of prefill, where responses to a prompt share its keys and values, and of decoding."""
+    sequences = batch.groups * batch.group_size
+    at_once = max(1, min(sequences, serving.sequences))
+    passes = usual.response * sequences / at_once
+    flops = speed.peak * speed.products
+    reading = serving.weights + at_once * (usual.prompt + usual.response / 2) * serving.kv_token
+    reading /= speed.streams * speed.bandwidth
+    computing = 2 * parameters * at_once / flops
+    kernels = 1 if serving.graphs else config.num_hidden_layers * ENGINE_KERNELS
+    own = speed.launch * (ENGINE_PASS + ENGINE_SEQUENCE * at_once)
+    launching = speed.launch * kernels
+    if speed.serial:
+        decoding = passes * (max(reading, computing) + own + launching)
+    else:
+        decoding = passes * (max(reading, computing, launching) + own)
+    return {"prefill": 2 * parameters * batch.groups * usual.prompt / flops, "decode": decoding}
+
+
+def syncing(config: PretrainedConfig, moved: Bytes, serving: Serving, speed: Speed) -> float:
+    """Weights are gathered where they are sharded, rounded, copied, and taken one by one."""
+    gathering = moved.total() / speed.link if speed.link else 0.0
+    copying = 4 * serving.weights / (speed.streams * speed.bandwidth)
+    return gathering + copying + speed.launch * ENGINE_PARAMETER * (11 * config.num_hidden_layers + 3)
