@@ -57,7 +57,8 @@ def _launch(speed: Speed) -> float:
         optimizer=partial(torch.optim.SGD, lr=0.1),
         temperature=1.0,
         token_budget=sum(lengths),
-        logprob_gap_bound=1.0,
+        logprob_gap_mean=1.0,
+        logprob_gap_p99=1.0,
     )
     work = plan_update(policy, _TINY, World(gpu=False), _BATCH).work
     with torch.random.fork_rng():

@@ -13,7 +13,7 @@ class PlainPolicy(PolicyModule):
     """Adds ``∇θ Σ_t log π_t`` to ``.grad``, micro-batch by micro-batch, and steps; no norm, baseline or moment."""
 
     def update(self, batch: RolloutBatch, *_: Any, **__: Any) -> None:  # type: ignore[override]
-        for _, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
+        for _groups, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
             for packed in parts:
                 function = self.scorer(packed).logprobs.sum()
                 with no_autocast(function):

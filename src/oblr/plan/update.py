@@ -8,7 +8,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -218,7 +218,7 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
                 optimizer.step()
             run.restart()
             trainer = Alone(world.ranks, "bf16-mixed" if world.mixed else "32-true")
-            policy.trainer, policy.__dict__["optimizers"] = trainer, lambda: optimizer
+            policy.trainer, policy.__dict__["optimizers"] = cast(Any, trainer), lambda: optimizer
             optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
             with phases(run, scorer.lm, scorer, optimizer), as_on_gpu() if world.gpu else nullcontext():
                 work, moved, once = _updates(run, policy, batch)
