@@ -32,7 +32,8 @@ ALLOWED = {
     "model": BASE | {"gradnorm", "attention", "fused", "ranks"},
     "pretraining": BASE,
     "reference": BASE | {"model", "losses"},
-    "plan": BASE | {"attention", "fused", "model", "reference", "gradnorm", "policy", "rollout"},
+    "plan": BASE
+    | {"attention", "fused", "model", "reference", "gradnorm", "baselines", "losses", "schedules", "policy", "rollout"},
     "policy": BASE
     | {
         "ranks",
