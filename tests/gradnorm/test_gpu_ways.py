@@ -1,0 +1,124 @@
+"""The ways of a GPU, in float32 on a CPU: large tiles, few buckets, fused norms, a head that is kept. Same oracle.
+
+torch's fused kernel for the backward pass of RMSNorm runs on GPUs alone; its formula stands for it.
+"""
+
+import pytest
+import torch
+from conftest import FAMILIES, combine, make_rollouts, score_gradients, square_norm, tiny_model
+
+from oblr.fused import fuse_torch
+from oblr.gradnorm import contractions, head
+from oblr.gradnorm.capture import capture
+from oblr.gradnorm.measure import GradNorms
+from oblr.gradnorm.precision import rounded_once
+from oblr.kernels import as_on_gpu
+from oblr.model import TokenScorer
+from oblr.packing import cut, pack
+
+LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
+COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3, 0.7, 1.1, -0.2])
+
+
+def rms_norm_backward(gy, x, shape, inverse, weight, mask):
+    normed = x * inverse
+    scaled = gy * weight
+    gx = inverse * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
+    return gx if mask[0] else None, (gy * normed).flatten(0, -2).sum(0) if mask[1] else None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels():
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_fused_rms_norm_backward", rms_norm_backward, "CPU")
+    yield
+    library._destroy()
+
+
+@pytest.fixture(params=[2**26, 1000], autouse=True)
+def sizes(request, monkeypatch):
+    """The head at once, and in slices; Gram matrices at once, and in tiles."""
+    monkeypatch.setattr(head, "SLICE", request.param)
+    monkeypatch.setattr(contractions, "GPU_GRAM_ROWS", 512 if request.param > 1000 else 7)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("passes", ["one", "two"])
+@pytest.mark.parametrize("n_parts", [1, 3])
+def test_norms_and_gradients_are_the_oracles(family, tied, passes, n_parts):
+    lm, rollouts, group_size = tiny_model(tied, family), make_rollouts(LENGTHS), 4 if n_parts == 1 else 8
+    oracle = score_gradients(lm, rollouts, 0.8)
+    expected = combine(oracle, COEFFICIENTS.tolist())
+    groups = [
+        combine(g, c.tolist())
+        for g, c in zip(cut(oracle, 8 // group_size), COEFFICIENTS.split(group_size), strict=True)
+    ]
+    fuse_torch(lm)
+    scorer, parts = TokenScorer(lm, 0.8), [pack(part) for part in cut(rollouts, n_parts)]
+    for _ in range(2):  # the second time there is a gradient to add to
+        with as_on_gpu(), GradNorms("exact", passes).score(scorer, lm, parts, group_size) as scores:
+            found = scores.backward(COEFFICIENTS)
+        torch.testing.assert_close(
+            scores.weights, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-5, atol=0
+        )
+        torch.testing.assert_close(found, torch.tensor([square_norm(g) for g in groups]).double(), rtol=1e-5, atol=0)
+    error = {name: p.grad.double() - 2 * expected[name] for name, p in lm.named_parameters()}
+    assert (square_norm(error) / square_norm(expected)) ** 0.5 < 2e-5
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_sketch_is_that_of_a_cpu(tied):
+    lm, packed = tiny_model(tied), pack(make_rollouts(LENGTHS))
+    sketch, scorer = GradNorms("sketch", "one"), TokenScorer(lm, 1.0)
+    with sketch.score(scorer, lm, [packed], 4) as scores:
+        expected = scores.weights
+    with as_on_gpu(), sketch.score(scorer, lm, [packed], 4) as scores:
+        torch.testing.assert_close(scores.weights, expected, rtol=1e-4, atol=0)
+
+
+def test_fused_layers_compute_the_same_and_capture_gives_them_back():
+    lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
+    scorer = TokenScorer(lm, 1.0)
+    plain = scorer(packed).logprobs
+    fuse_torch(lm)
+    fused = scorer(packed).logprobs
+    torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
+    with as_on_gpu(), capture(lm, packed.segments, packed.target_segments):
+        pass
+    assert torch.equal(scorer(packed).logprobs, fused)
+    fused.sum().backward()
+    own = {name: p.grad.clone() for name, p in lm.named_parameters()}
+    lm.zero_grad()
+    plain.sum().backward()
+    for name, p in lm.named_parameters():
+        torch.testing.assert_close(own[name], p.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_the_residual_stream_is_in_autocasts_precision():
+    """As under FSDP2, and in the engine."""
+    lm, packed, seen = tiny_model(tied=True), pack(make_rollouts(LENGTHS)), []
+    fuse_torch(lm)
+    lm.model.layers[1].register_forward_pre_hook(lambda _, args: seen.append(args[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        TokenScorer(lm, 1.0)(packed)
+        with as_on_gpu(), capture(lm, packed.segments, packed.target_segments):
+            lm.model(packed.input_ids, position_ids=packed.position_ids, use_cache=False)
+    assert seen == [torch.bfloat16] * 2
+
+
+def test_weights_are_rounded_once_for_all_micro_batches(monkeypatch):
+    """The rounded ones are the same tensors; outside, nothing is kept, and a changed weight is seen."""
+    from oblr.gradnorm import precision
+
+    lm, made, original = tiny_model(tied=False), [], precision.autocast
+    weight = lm.model.layers[0].mlp.up_proj.weight
+    monkeypatch.setattr(precision, "autocast", lambda x: made.append(x.shape) or original(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        with rounded_once():
+            assert precision.rounded(weight) is precision.rounded(weight)
+            assert precision.rounded(weight.detach()) is precision.rounded(weight)
+        assert len(made) == 1
+        with torch.no_grad():
+            weight += 1
+        assert torch.equal(precision.rounded(weight), weight.bfloat16())
