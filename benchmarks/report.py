@@ -3,8 +3,10 @@
 import json
 import math
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +36,24 @@ class Estimate(Figure):
     high: float = math.nan
 
 
+def median_ratio(
+    name: str, ratios: Sequence[float], unit: str, most: float | None = None, least: float | None = None
+) -> Estimate:
+    """The median of paired ratios with its 95 % interval, between order statistics; a target holds where that does.
+
+    Args:
+        most, least: the target, if there is one.
+    """
+    ordered, n = sorted(ratios), len(ratios)
+    # as many at each end as still leave 95 % between: of 9 one, since 2·P(at most 1 of 9 below the median) = 3.9 %
+    left = max((k for k in range(n) if 2 * sum(math.comb(n, j) for j in range(k + 1)) / 2**n <= 0.05), default=-1)
+    low, high = (ordered[left + 1], ordered[n - left - 2]) if left >= 0 else (math.nan, math.nan)
+    figure = Estimate(name, median(ordered), unit, low=low, high=high)
+    if most is not None:
+        return replace(figure, target=f"≤ {most:g}", holds=high <= most)
+    return figure if least is None else replace(figure, target=f"≥ {least:g}", holds=low >= least)
+
+
 def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
     return Figure(name, value, unit, f"≤ {bound:g}", value <= bound)
 
@@ -47,7 +67,8 @@ def write(name: str, figures: list[Figure], **details: Any) -> None:
     table = Table("figure", "value", "unit", "target", "holds", title=name)
     for figure in figures:
         holds = {None: "", True: "yes", False: "NO"}[figure.holds]
-        table.add_row(figure.name, f"{figure.value:.4g}", figure.unit, figure.target, holds)
+        interval = f" [{figure.low:.4g}, {figure.high:.4g}]" if isinstance(figure, Estimate) else ""
+        table.add_row(figure.name, f"{figure.value:.4g}{interval}", figure.unit, figure.target, holds)
     Console(width=120).print(table)
     # The folders of this machine say nothing elsewhere.
     arguments = [Path(argument).name if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
