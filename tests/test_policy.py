@@ -66,7 +66,6 @@ def take_steps(
     token_budget=60,
     optimizer=torch.optim.SGD,
     bound=1.0,
-    precision="32-true",
     **settings,
 ):
     """The policy after that many epochs on one batch, and their reports; ``settings`` are the policy's others."""
@@ -87,7 +86,6 @@ def take_steps(
     trainer = L.Trainer(
         max_epochs=steps,
         accelerator="cpu",
-        precision=precision,
         callbacks=[keep],
         logger=False,
         enable_checkpointing=False,
