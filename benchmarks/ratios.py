@@ -24,11 +24,11 @@ Figures, at each length:
 
 Then the same with the log-probabilities of a bfloat16 engine (weights and activations), on the same responses; and with
 weights one AdamW step of 1e-6 on, TRL's and verl's, where the true ratio is that of the float32 policies, and the
-denominators are the engine's or the bfloat16 policy's own of before. ``drawn``: responses of tokens whose ``Δ`` are
-drawn independently from those measured, or from those scaled to a mean of 0.02 nats, which engines and policies in
-bfloat16 are reported to have on GPUs. Gradients are compared by their projections to 2^18 dimensions (random signs,
-summed in buckets). Intervals are 95 %, by jackknife over prompts. ``--quick`` takes the pocket policy; what SmolLM2
-needs, ``smollm2.py`` says.
+denominators are the engine's or the bfloat16 policy's own of before; there the weights' bits below bfloat16's are drawn
+at random first, see ``Policy.dither``. ``drawn``: responses of tokens whose ``Δ`` are drawn independently from those
+measured, or from those scaled to a mean of 0.02 nats, which engines and policies in bfloat16 are reported to have on
+GPUs. Gradients are compared by their projections to 2^18 dimensions (random signs, summed in buckets). Intervals are
+95 %, by jackknife over prompts. ``--quick`` takes the pocket policy; what SmolLM2 needs, ``smollm2.py`` says.
 """
 
 import argparse
@@ -194,6 +194,19 @@ class Policy:
             found.append(scores.tokens)
             projections.append(self.project())
         return Scores(joined(found), torch.cat(norms), torch.stack(projections))
+
+    def dither(self) -> None:
+        """Draw the bits of the weights that bfloat16 leaves out, which are as good as random in the midst of training.
+
+        Weights of 4-bit numbers often lie halfway between two of bfloat16's: the smallest step would move them by a
+        whole spacing.
+        """
+        generator = torch.Generator().manual_seed(SEED)
+        with torch.no_grad():
+            for p in self.parameters:
+                bits = torch.randint(-(2**15), 2**15, p.shape, generator=generator, dtype=torch.int32)
+                rounded = p.bfloat16().float()
+                p.copy_((rounded.view(torch.int32) + bits * (rounded != 0)).view(torch.float32))
 
     def move(self, coefficients: Tensor, rollouts: Sequence[Rollout]) -> None:
         """One step of AdamW up the float32 gradient ``Σ_i c_i ∇log π(o_i|q)``."""
@@ -418,8 +431,9 @@ class Study:
 
     def after_a_step(self, length: int) -> list[Figure]:
         """The second update of a batch: the engine's log-probabilities as denominators, and the policy's own."""
-        rollouts, scores = cut(self.rollouts, length), self.scored[length]
-        rewards = self.rewards(rollouts)
+        self.policy.dither()
+        rollouts = self.policy.logprobs(cut(self.rollouts, length), bfloat16=False)
+        rewards, scores = self.rewards(rollouts), self.scored[length]
         advantages = Step.of(NONE, scores, scores.tokens, rewards).advantages.flatten()
         denominators = {"engine": rollouts, "policy": self.policy.logprobs(rollouts, bfloat16=True)}
         self.policy.move(NONE.coefficients(scores.tokens, advantages, per_token=False), rollouts)

@@ -53,9 +53,8 @@ def main(cfg: DictConfig) -> None:
         cfg.trainer.devices,
         cfg.trainer.num_nodes,
     )
-    if not policy.recompute_logprobs:
-        dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
-        check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
+    dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
+    check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
     first = rank_zero_only.rank == 0
     check_folder(folder, joining=cfg.ckpt_path is not None or not first)
 

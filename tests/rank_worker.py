@@ -59,7 +59,6 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
             "schedule": SNRSchedule(1e-3, "plug_in"),
             "kl": KLPenalty("k1", 0.2),
             "updates_per_batch": 2,
-            "recompute_logprobs": True,
         },
         1,
     ),

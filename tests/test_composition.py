@@ -38,7 +38,7 @@ def check(folder):
     [
         ("baseline", ["loss=policy_gradient", "schedule=snr", "gradnorm=exact", "kl=none"]),
         ("loss", ["baseline=adaptive", "schedule=linear", "gradnorm=sketch", "kl=k2", "policy.updates_per_batch=2"]),
-        ("kl", ["baseline=otb", "loss=gspo", "schedule=cosine", "gradnorm=logit", "policy.recompute_logprobs=true"]),
+        ("kl", ["baseline=otb", "loss=gspo", "schedule=cosine", "gradnorm=logit"]),
         ("schedule", ["baseline=value", "loss=cispo", "gradnorm=exact", "kl=k1", "policy.updates_per_batch=2"]),
         ("gradnorm", ["baseline=shrinkage", "baseline.weighted=true", "loss=ppo_clip", "schedule=constant", "kl=k3"]),
     ],

@@ -549,44 +549,6 @@ def test_no_update_uses_a_baseline_that_has_seen_its_own_batch(tmp_path, monkeyp
     assert baseline.solution is not None  # and no longer
 
 
-@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-def test_recomputed_log_probabilities_are_those_of_an_engine_that_is_the_policy(tmp_path, monkeypatch, budget):
-    """However far the engine's are off; all updates of the batch go by those of before the first."""
-    reports, settings = every_update(monkeypatch), {"schedule": ConstantSchedule(0.02), "updates_per_batch": 2}
-    batches = [make_batch(tmp_path, tied=False, drift=drift) for drift in (DRIFT, 0.0)]
-    for batch, recompute in zip(batches, (True, False), strict=True):
-        loss = PolicyGradientLoss(truncate=3.0)
-        take_steps(
-            tmp_path, batch, loss=loss, token_budget=budget, bound=BOUND, recompute_logprobs=recompute, **settings
-        )
-    live = reports[0].live
-    assert (reports[0].ratios[live] == 1).all()
-    assert (reports[1].ratios[live] - 1).abs().max() > 0.05
-    for found, expected in zip(reports[:2], reports[2:], strict=True):
-        torch.testing.assert_close(found.ratios[live], expected.ratios[live], rtol=1e-4, atol=0)
-        torch.testing.assert_close(found.weights[live], expected.weights[live], rtol=1e-3, atol=0)
-        assert found.moments.mean_square == pytest.approx(expected.moments.mean_square, rel=1e-3)
-
-
-@pytest.mark.parametrize("passes", ["one", "two"])
-def test_recomputed_log_probabilities_have_the_rounding_of_bfloat16(tmp_path, monkeypatch, passes):
-    """Clipping as narrow as GSPO's then drops nothing before the policy has moved, and by the engine's most."""
-    batch, reports = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch)
-    for recompute in (True, False):
-        take_steps(
-            tmp_path,
-            batch,
-            loss=GSPOLoss(),
-            gradnorm=GradNorms(passes=passes),
-            precision="bf16-mixed",
-            recompute_logprobs=recompute,
-        )
-    own, engine = (report.ratios[report.live] for report in reports)
-    assert (own == 1).all()
-    lengths = batch.lengths[reports[0].live]
-    assert ((engine.log() / lengths).abs() > 4e-4).double().mean() > 0.5
-
-
 def test_a_batch_must_be_used(tmp_path):
     with pytest.raises(SettingError, match="updates_per_batch"):
         take_steps(tmp_path, None, updates_per_batch=0)

@@ -56,6 +56,26 @@ def test_cost_figures_are_the_measured_ones(kind):
     assert f"| {kind} | " + " | ".join(found) + " |" in README
 
 
+@pytest.mark.parametrize("ratio", ["sequence", "sequence ≤ 5", "sequence ≤ 2", "token ≤ 2"])
+def test_ratio_figures_are_the_measured_ones(ratio):
+    figures, cells = {name: figure["value"] for name, figure in results("ratios").items()}, []
+    for name in ("128 tokens", "512 tokens", "bfloat16 engine, 512 tokens"):
+        error, left = (figures[f"{name}, {ratio}: {what}"] for what in ("error of ĝ", "effective responses in a group"))
+        cells += [f"{100 * error:.0f} %", f"{left:.1f}"]
+    assert f"| {ratio} | " + " | ".join(cells) + " |" in README
+
+
+def test_what_bfloat16_makes_of_ratios_is_as_measured():
+    figures = {name: figure["value"] for name, figure in results("ratios").items()}
+    gaps = [figures[f"{engine} engine: |Δ| of a token, mean"] for engine in ("float32", "bfloat16")]
+    assert f"differ by {gaps[0]:.3f} nats a token, by {gaps[1]:.3f} where the engine is bfloat16 as well" in README
+    drawn = [figures[f"bfloat16 engine, drawn, {n} tokens: effective sample size of ρ"] for n in (64, 256, 1024)]
+    assert "{:.0f} % at 64 tokens, {:.0f} % at 256, {:.1f} % at 1,024".format(*(100 * x for x in drawn)) in README
+    assert f"beside float32, is {100 * figures['128 tokens, none: error of ĝ']:.0f} %" in README
+    dropped = figures["bfloat16 engine, 512 tokens, gspo: dropped at the first update"]
+    assert f"GSPO drops {100 * dropped:.0f} % of the responses" in README
+
+
 @pytest.mark.parametrize("tier", ["exact", "sketch", "logit", "length"])
 def test_tier_figures_are_the_measured_ones(tier):
     figures = results("tiers")

@@ -171,7 +171,7 @@ def check_loss(loss: Loss, dtypes: Collection[str], max_new_tokens: int) -> None
         "loss",
         f"in bfloat16, rounding alone changes the factors of this one by {100 * noise**0.5:.0f} % in responses of "
         f"{max_new_tokens} tokens",
-        "use loss=policy_gradient loss.ratio=token loss.truncate=2, or policy.recompute_logprobs=true",
+        "use loss=policy_gradient loss.ratio=token loss.truncate=2, or clip further from 1",
     )
 
 

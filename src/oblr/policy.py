@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Literal, cast
 
 import lightning as L
@@ -52,8 +51,6 @@ class PolicyModule(L.LightningModule):
             that a rank checks right after a sync, in nats.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
-        recompute_logprobs: whether ``μ`` in all ratios is this policy's own ``π`` before the first update, not what the
-            engine said: both have its rounding, and there the ratios are 1. How engine and policy differ is left out.
         activation_checkpointing: keep what enters each block, and compute the rest again in the backward pass.
         cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
         attention: ``varlen``, flash attention without a mask; ``sdpa``; ``auto``: the former on a GPU in bfloat16.
@@ -77,7 +74,6 @@ class PolicyModule(L.LightningModule):
         logprob_gap_p99: float,
         kl: KLPenalty | None = None,
         updates_per_batch: int = 1,
-        recompute_logprobs: bool = False,
         activation_checkpointing: bool = False,
         cpu_offload: bool = False,
         attention: Literal["auto", "varlen", "sdpa"] = "auto",
@@ -94,7 +90,6 @@ class PolicyModule(L.LightningModule):
         self.attention = attention
         self.kl, self.updates_per_batch = kl, updates_per_batch
         self.logprob_gap_bounds = {"mean": logprob_gap_mean, "p99": logprob_gap_p99}
-        self.recompute_logprobs = recompute_logprobs
         self.penalises_tokens = kl is not None and not kl.shapes_reward
         self.activation_checkpointing, self.cpu_offload = activation_checkpointing, cpu_offload
         #: whether the tokens of a response have coefficients of their own
@@ -155,8 +150,6 @@ class PolicyModule(L.LightningModule):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
             rewards = self.shaped_rewards(batch)
-            if self.recompute_logprobs:
-                batch = self.recomputed(batch, rewards)
             reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
@@ -171,8 +164,8 @@ class PolicyModule(L.LightningModule):
         squares: list[Tensor] = []
         means: list[Tensor] = []
         entropies: list[Tensor] = []
-        step = self.step_groups(batch, rewards, weights)
-        live = self.live(step)
+        step = Groups(rewards, weights, batch.lengths, of_run().gather(rewards), batch.greedy_rewards)
+        live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())
         self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.computed_in, of_run().least)
 
@@ -247,30 +240,6 @@ class PolicyModule(L.LightningModule):
             penalties = self.reference.reward_penalties(parts).view(-1, batch.group_size)
             rewards[groups] = batch.rewards[groups] - penalties.to(rewards)
         return rewards
-
-    def step_groups(self, batch: RolloutBatch, rewards: Tensor, weights: Tensor) -> Groups:
-        return Groups(rewards, weights, batch.lengths, of_run().gather(rewards), batch.greedy_rewards)
-
-    def live(self, step: Groups) -> Tensor:
-        """bool [N]: the groups that take part in an update."""
-        return self.baseline.live(step) | self.penalises_tokens
-
-    @torch.no_grad()
-    def recomputed(self, batch: RolloutBatch, rewards: Tensor) -> RolloutBatch:
-        """The batch as if this policy had been its engine, as far as an update uses it.
-
-        Micro-batches are those of the update: in others the kernels may round otherwise.
-        """
-        live = self.live(self.step_groups(batch, rewards, torch.full_like(rewards, NAN)))
-        rollouts = list(batch.rollouts)
-        for groups, parts in self.micro_batches(batch, live):
-            logprobs = torch.cat([self.scorer(packed).logprobs[packed.order] for packed in parts]).cpu()
-            rows = [q * batch.group_size + i for q in groups.tolist() for i in range(batch.group_size)]
-            lengths = batch.lengths[groups].flatten().tolist()
-            for row, own in zip(rows, logprobs.split(lengths), strict=True):
-                completion = replace(rollouts[row].completion, logprobs=own.tolist())
-                rollouts[row] = replace(rollouts[row], completion=completion)
-        return replace(batch, rollouts=rollouts)
 
     def learn(self, report: StepReport) -> None:
         """Let the baseline see a step of all ranks, as far as weights are known."""
