@@ -5,6 +5,7 @@ which see activations alone. So nothing is hidden that :mod:`oblr.gradnorm.captu
 """
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -32,9 +33,11 @@ def fuse(lm: PreTrainedModel) -> None:
         return
     from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as KNOWN
 
-    if lm.config.model_type in KNOWN:
-        ours = {"rms_norm": False, "cross_entropy": False, "fused_linear_cross_entropy": False}
-        KNOWN[lm.config.model_type](rope=True, swiglu=True, **ours, model=lm)
+    if (apply := KNOWN.get(lm.config.model_type)) is not None:
+        wanted = dict.fromkeys(("rope", "swiglu", "geglu"), True)
+        wanted |= dict.fromkeys(("rms_norm", "layer_norm", "cross_entropy", "fused_linear_cross_entropy"), False)
+        takes = inspect.signature(apply).parameters
+        apply(**{name: value for name, value in wanted.items() if name in takes}, model=lm)
 
 
 def fuse_torch(lm: PreTrainedModel) -> None:

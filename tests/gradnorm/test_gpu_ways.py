@@ -3,10 +3,14 @@
 torch's fused kernel for the backward pass of RMSNorm runs on GPUs alone; its formula stands for it.
 """
 
+import sys
+import types
+
 import pytest
 import torch
 from conftest import FAMILIES, combine, make_rollouts, score_gradients, square_norm, tiny_model
 
+from oblr import fused
 from oblr.fused import fuse_torch
 from oblr.gradnorm import contractions, head
 from oblr.gradnorm.capture import capture
@@ -122,3 +126,25 @@ def test_weights_are_rounded_once_for_all_micro_batches(monkeypatch):
         with torch.no_grad():
             weight += 1
         assert torch.equal(precision.rounded(weight), weight.bfloat16())
+
+
+def test_liger_is_asked_for_what_hides_no_norm(monkeypatch, caplog):
+    """It runs on GPUs alone: a stand-in takes what the version pinned takes for Qwen3, and is given the model."""
+    asked = {}
+
+    def apply(rope=True, cross_entropy=False, fused_linear_cross_entropy=True, rms_norm=True, swiglu=True, model=None):
+        asked.update(rope=rope, cross_entropy=cross_entropy, rms_norm=rms_norm, swiglu=swiglu, model=model)
+        asked["fused_linear_cross_entropy"] = fused_linear_cross_entropy
+
+    lm, patches = tiny_model(tied=True), types.ModuleType("liger_kernel.transformers.monkey_patch")
+    monkeypatch.setattr(fused, "find_spec", lambda _: None)
+    fused.fuse(lm)
+    assert "liger-kernel is not installed" in caplog.text
+    patches.MODEL_TYPE_TO_APPLY_LIGER_FN = {"qwen3": apply}
+    for name in ("liger_kernel", "liger_kernel.transformers"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, patches.__name__, patches)
+    monkeypatch.setattr(fused, "find_spec", lambda _: object())
+    fused.fuse(lm)
+    assert asked.pop("model") is lm
+    assert {name for name, value in asked.items() if value} == {"rope", "swiglu"}
