@@ -19,6 +19,7 @@ NAMES = [
     "results",
     "rewards",
     "scaling",
+    "second_update",
     "step",
     "tiers",
 ]
