@@ -3,9 +3,9 @@
     python benchmarks/second_update.py [--quick]
 
 As ``ratios.py``, with responses of 64 tokens and weights that AdamW has moved by one step of 1e-6, TRL's and verl's.
-The true ratio is that of the float32 policies after and before it. The ratio is the bfloat16 policy's over a denominator
-of before: the float32 engine's, or the bfloat16 policy's own, which makes all ratios of the first update 1. Errors of
-``log ρ`` are root mean squares; those of gradients are relative to the float32 policy's with the true ratio ``ρ``.
+The true ratio is that of the float32 policies after and before it. The ratio is the bfloat16 policy's over a
+denominator of before: the float32 engine's, or the bfloat16 policy's own, which makes all ratios of the first update 1.
+Errors of ``log ρ`` are root mean squares; those of gradients are relative to the float32 policy's with the true ``ρ``.
 """
 
 import argparse
