@@ -22,11 +22,9 @@ Figures, at each length:
 - ``M2 = (1/N) Σ_q ‖g_q‖²`` and noise ``tr H``, relative to ``none``'s.
 - ``dropped``: the share of tokens (PPO) and responses (GSPO) that clipping drops before anything has moved.
 
-Then the same with the log-probabilities of a bfloat16 engine (weights and activations), on the same responses; and with
-weights one AdamW step of 1e-6 on, TRL's and verl's, where the true ratio is that of the float32 policies, and the
-denominators are the engine's or the bfloat16 policy's own of before; there the weights' bits below bfloat16's are drawn
-at random first, see ``Policy.dither``. ``drawn``: responses of tokens whose ``Δ`` are drawn independently from those
-measured, or from those scaled to a mean of 0.02 nats, which engines and policies in bfloat16 are reported to have on
+Then the same with the log-probabilities of a bfloat16 engine (weights and activations), on the same responses; what a
+second update adds, ``second_update.py`` says. ``drawn``: responses of tokens whose ``Δ`` are drawn independently from
+those measured, or from those scaled to a mean of 0.02 nats, which bfloat16 engines and policies are reported to have on
 GPUs. Gradients are compared by their projections to 2^18 dimensions (random signs, summed in buckets). Intervals are
 95 %, by jackknife over prompts. ``--quick`` takes the pocket policy; what SmolLM2 needs, ``smollm2.py`` says.
 """
@@ -35,6 +33,7 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
@@ -71,8 +70,6 @@ CLIPPED = {"ppo_clip": PPOClipLoss(), "gspo": GSPOLoss()}
 #: Mean |Δ| of a token that GPUs are reported to have.
 GPU_GAP = 0.02
 DRAWN_LENGTHS, DRAWS = (64, 128, 256, 512, 1024, 2048), 4096
-#: AdamW's, as TRL and verl have it.
-STEP = 1e-6
 QUESTIONS = (
     "Tell me a story about a lighthouse keeper.",
     "Explain why the sky is blue.",
@@ -93,7 +90,7 @@ class Setting:
         path: of the policy.
         unused: a token that ends responses because none ever has it.
         lengths: of the responses.
-        moved: that length for which there are float32 gradients, and a second update.
+        exact: that length for which there are float32 gradients.
         buckets: dimensions that gradients are projected to.
     """
 
@@ -101,7 +98,7 @@ class Setting:
     prompts: list[list[int]]
     unused: int
     lengths: tuple[int, ...]
-    moved: int
+    exact: int
     buckets: int
 
 
@@ -195,26 +192,13 @@ class Policy:
             projections.append(self.project())
         return Scores(joined(found), torch.cat(norms), torch.stack(projections))
 
-    def dither(self) -> None:
-        """Draw the bits of the weights that bfloat16 leaves out, which are as good as random in the midst of training.
-
-        Weights of 4-bit numbers often lie halfway between two of bfloat16's: the smallest step would move them by a
-        whole spacing.
-        """
-        generator = torch.Generator().manual_seed(SEED)
-        with torch.no_grad():
-            for p in self.parameters:
-                bits = torch.randint(-(2**15), 2**15, p.shape, generator=generator, dtype=torch.int32)
-                rounded = p.bfloat16().float()
-                p.copy_((rounded.view(torch.int32) + bits * (rounded != 0)).view(torch.float32))
-
-    def move(self, coefficients: Tensor, rollouts: Sequence[Rollout]) -> None:
+    def move(self, coefficients: Tensor, rollouts: Sequence[Rollout], rate: float) -> None:
         """One step of AdamW up the float32 gradient ``Σ_i c_i ∇log π(o_i|q)``."""
         self.gradient.zero_()
         for rollout, c in zip(rollouts, coefficients, strict=True):
             with UNIFORM.score(self.scorer, self.scorer.lm, [pack([rollout])], 1) as scores:
                 scores.backward(-c[None])
-        torch.optim.AdamW(self.parameters, lr=STEP).step()
+        torch.optim.AdamW(self.parameters, lr=rate).step()
 
 
 def joined(parts: Sequence[ResponseTokens]) -> ResponseTokens:
@@ -335,12 +319,6 @@ def gap(name: str, logs: Tensor) -> list[Figure]:
     ]
 
 
-def error(name: str, values: Tensor, prompts: int) -> Figure:
-    """Root mean square of what is 0 where nothing is rounded."""
-    squares = values.view(prompts, -1).square()
-    return estimate(name, "nats", lambda q: squares[q].mean().sqrt(), prompts)
-
-
 def drawn(name: str, gaps: Tensor) -> list[Figure]:
     """Ratios of responses of tokens drawn from ``gaps`` [n] one by one, with 1 as the mean of a token's ratio."""
     figures, generator = [], torch.Generator().manual_seed(SEED)
@@ -362,13 +340,15 @@ class Study:
     def __init__(self, setting: Setting):
         self.setting, self.prompts = setting, len(setting.prompts)
         self.rollouts, self.tokenizer = sample(setting), load_tokenizer(str(setting.path))
-        engine = Policy(setting.path, 1)
-        engine.scorer.lm.to(torch.bfloat16)
-        #: with the log-probabilities of a bfloat16 engine
-        self.rounded = engine.logprobs(self.rollouts, bfloat16=False)
-        del engine
         self.policy = Policy(setting.path, setting.buckets)
         self.scored: dict[int, Scores] = {}
+
+    @cached_property
+    def rounded(self) -> list[Rollout]:
+        """The rollouts with the log-probabilities of a bfloat16 engine."""
+        engine = Policy(self.setting.path, 1)
+        engine.scorer.lm.to(torch.bfloat16)
+        return engine.logprobs(self.rollouts, bfloat16=False)
 
     def rewards(self, rollouts: Sequence[Rollout]) -> Tensor:
         """Share of the letter e, in percent, float32 [N, G]."""
@@ -395,7 +375,7 @@ class Study:
         figures = self.choices(name, scores, by_token, rewards)
         errors = scores.projections.double().square().sum(1) / scores.square_norms - 1
         figures.append(Figure(f"{name}: relative error of ‖∇log π‖² projected, largest", errors.abs().max().item(), ""))
-        if length == self.setting.moved:
+        if length == self.setting.exact:
             exact = self.policy.score(rollouts, bfloat16=False)
             right, none = (Step.of(NONE, own, own.tokens, rewards) for own in (exact, scores))
             figures += compared(f"{name}, none", none, right, "float32's")
@@ -429,34 +409,6 @@ class Study:
             figures.append(estimate(label, "of 1", lambda q, dropped=dropped: dropped[q].mean(), self.prompts))
         return figures
 
-    def after_a_step(self, length: int) -> list[Figure]:
-        """The second update of a batch: the engine's log-probabilities as denominators, and the policy's own."""
-        self.policy.dither()
-        rollouts = self.policy.logprobs(cut(self.rollouts, length), bfloat16=False)
-        rewards, scores = self.rewards(rollouts), self.scored[length]
-        advantages = Step.of(NONE, scores, scores.tokens, rewards).advantages.flatten()
-        denominators = {"engine": rollouts, "policy": self.policy.logprobs(rollouts, bfloat16=True)}
-        self.policy.move(NONE.coefficients(scores.tokens, advantages, per_token=False), rollouts)
-        exact, moved = self.policy.score(rollouts, bfloat16=False), self.policy.score(rollouts)
-        truth, name = exact.tokens.logs, f"second update, {length} tokens"
-        right = Step.of(LOSSES["sequence"], exact, exact.tokens, rewards)
-        figures = [
-            error(f"{name}: log π_new/π_old of a token, float32, root mean square", truth, self.prompts),
-            error(f"{name}: log ρ, float32, root mean square", exact.tokens.sequence_logs, self.prompts),
-            *compared(f"{name}, none", Step.of(NONE, moved, moved.tokens, rewards), right, "float32's"),
-        ]
-        for denominator, own in denominators.items():
-            by_token, label = self.policy.score(own, factors=TOKEN.factors), f"{name}, by the {denominator}'s"
-            tokens = by_token.tokens
-            figures.append(error(f"{label}: error of a token's log ratio", tokens.logs - truth, self.prompts))
-            sums = tokens.sums(tokens.logs - truth)
-            figures.append(error(f"{label}: error of log ρ", sums, self.prompts))
-            for choice, loss in LOSSES.items():
-                if choice != "none":
-                    step = Step.of(loss, by_token if loss.per_token else moved, tokens, rewards)
-                    figures += compared(f"{label}, {choice}", step, right, "float32's")
-        return figures
-
 
 def logprobs(rollouts: Sequence[Rollout]) -> Tensor:
     """The engine's, of responses of one length, float64 [S, T]."""
@@ -472,7 +424,6 @@ def main() -> None:
     for length in study.setting.lengths:
         figures += study.on_policy(length)
     figures += study.bfloat16_engine(max(study.setting.lengths))
-    figures += study.after_a_step(study.setting.moved)  # the last: nothing moves the weights back
     write("ratios-quick" if quick else "ratios", figures)
 
 

@@ -20,6 +20,7 @@ NAMES = [
     "rewards",
     "roofline",
     "scaling",
+    "second_update",
     "step",
     "tiers",
 ]
