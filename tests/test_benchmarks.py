@@ -8,7 +8,20 @@ import sys
 import pytest
 from conftest import ROOT
 
-NAMES = ["bounds", "estimators", "eval", "gradnorm", "plan", "ranks", "results", "rewards", "roofline", "scaling", "step", "tiers"]
+NAMES = [
+    "bounds",
+    "estimators",
+    "eval",
+    "gradnorm",
+    "plan",
+    "ranks",
+    "results",
+    "rewards",
+    "roofline",
+    "scaling",
+    "step",
+    "tiers",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,12 +1,12 @@
 """The update that others are measured by: autograd's own forward and backward, and nothing else."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from oblr.gradnorm.precision import no_autocast
 from oblr.policy import PolicyModule
-from oblr.types import RolloutBatch
+from oblr.types import RolloutBatch, TokenScores
 
 
 class PlainPolicy(PolicyModule):
@@ -15,7 +15,7 @@ class PlainPolicy(PolicyModule):
     def update(self, batch: RolloutBatch, *_: Any, **__: Any) -> None:  # type: ignore[override]
         for _, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
             for packed in parts:
-                function = self.scorer(packed).logprobs.sum()
-                with no_autocast(function):
-                    function.backward()
+                scores = cast(TokenScores, self.scorer(packed))
+                with no_autocast(scores.logprobs):
+                    scores.logprobs.sum().backward()
         self.optimizers().step()  # type: ignore[union-attr]

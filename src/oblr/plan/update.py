@@ -215,7 +215,8 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
                 optimizer.step()
             run.restart()
             trainer = Alone(world.ranks)
-            policy.trainer, policy.__dict__["optimizers"] = trainer, lambda: optimizer
+            policy.trainer = trainer  # type: ignore[assignment]
+            policy.__dict__["optimizers"] = lambda: optimizer
             optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
             with phases(run, scorer.lm, scorer, optimizer), as_on_gpu() if world.gpu else nullcontext():
                 work, moved, once = _updates(run, policy, batch)
@@ -247,7 +248,7 @@ def _updates(run: DryRun, policy: PolicyModule, batch: Batch) -> tuple[Work, Byt
     finally:
         policy.token_budget = budget
     if n_parts > 1:
-        work, moved, once = _update(run, policy, batch, parts, len(parts))
+        work, moved, once = _update(run, policy, batch, parts, len(parts), times=1)
         work, moved = work * 0.5, Bytes({name: size // 2 for name, size in moved.items()})
     return work, moved, once
 

@@ -56,7 +56,7 @@ class Work:
         return Work(_sum(self.ops, other.ops, -1), _sum(self.syncs, other.syncs, -1))
 
     def __mul__(self, times: float) -> "Work":
-        return Work(*(Counter({key: n * times for key, n in each.items()}) for each in (self.ops, self.syncs)))  # type: ignore[arg-type]
+        return Work(_times(self.ops, times), _times(self.syncs, times))
 
     def copy(self) -> "Work":
         return Work(self.ops.copy(), self.syncs.copy())
@@ -66,11 +66,16 @@ class Work:
         return sum(getattr(op, quantity) * n for op, n in self.ops.items() if where(op))
 
     def of(self, phase: str) -> "Work":
-        return Work(*(Counter({k: n for k, n in each.items() if k.phase == phase}) for each in (self.ops, self.syncs)))  # type: ignore[attr-defined]
+        ops = {op: n for op, n in self.ops.items() if op.phase == phase}
+        return Work(Counter(ops), Counter({sync: n for sync, n in self.syncs.items() if sync.phase == phase}))
 
     @property
     def phases(self) -> list[str]:
         return list(dict.fromkeys(op.phase for op in self.ops))
+
+
+def _times(counts: Counter[Any], times: float) -> Counter[Any]:
+    return Counter({key: n * times for key, n in counts.items()})  # type: ignore[misc]
 
 
 def _sum(a: Counter[Any], b: Counter[Any], sign: int) -> Counter[Any]:
