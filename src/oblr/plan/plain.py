@@ -12,10 +12,10 @@ from oblr.types import RolloutBatch, TokenScores
 class PlainPolicy(PolicyModule):
     """Adds ``∇θ Σ_t log π_t`` to ``.grad``, micro-batch by micro-batch, and steps; no norm, baseline or moment."""
 
-    def update(self, batch: RolloutBatch, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def update(self, batch: RolloutBatch, *unused: Any, **settings: Any) -> None:  # type: ignore[override]
         for _, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
             for packed in parts:
-                scores = cast(TokenScores, self.scorer(packed))
-                with no_autocast(scores.logprobs):
-                    scores.logprobs.sum().backward()
+                total = cast(TokenScores, self.scorer(packed)).logprobs.sum()
+                with no_autocast(total):
+                    total.backward()
         self.optimizers().step()  # type: ignore[union-attr]
