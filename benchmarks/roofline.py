@@ -159,8 +159,8 @@ def policy(kind: str, token_budget: int = TOKENS, optimizer: Any = torch.optim.S
 
 def figures_of(case: Case, count: Count, plain: Count) -> list[Figure]:
     """With the targets where they are set: 4B, one length."""
-    held, h100 = case.size == "4B" and case.lengths in ("512", "2048"), GPUS["h100"]
-    bound = TIMES.get(case.kind) if held and not case.checkpointing else None
+    h100, held = GPUS["h100"], case.size == "4B" and case.lengths in ("512", "2048") and not case.checkpointing
+    bound = TIMES.get(case.kind) if held else None
     values = {"host syncs": (count.syncs, ""), "float32 products": (count.float32, "of operations")}
     figures = []
     for name, (value, unit) in values.items():
@@ -179,7 +179,7 @@ def figures_of(case: Case, count: Count, plain: Count) -> list[Figure]:
     label, ratio = f"{case.name}: predicted", count.seconds(h100) / plain.seconds(h100)
     figures.append(at_most(label, ratio, "× plain", bound) if bound else Figure(label, ratio, "× plain"))
     label, mfu = f"{case.name}: MFU on H100", count.mfu(h100)
-    judged = held and not case.checkpointing and case.kind in ("plain", "exact, one pass")
+    judged = held and case.kind in ("plain", "exact, one pass")
     figures.append(at_least(label, mfu, "", MFU) if judged else Figure(label, mfu, ""))
     figures.append(Figure(f"{case.name}: peak memory", count.planned.peak.total() / GIB, "GiB"))
     return figures

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections import Counter
 from typing import Any
 
 import hydra
@@ -19,6 +20,9 @@ from oblr.plan.memory import GIB, Change, Device, Plan, advise, make_plan
 from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
+
+#: Share of a step that a change must save to be worth a word, and how many are planned anew at most.
+GRAIN, TRIED = 0.01, 2
 
 
 def show_plan(cfg: DictConfig) -> None:
@@ -43,9 +47,9 @@ def show_plan(cfg: DictConfig) -> None:
         return make(hydra.compose("train", [*kept, *overrides]), speed)
 
     if plan.lacking == 0:
-        tried = [Change(overrides, replanned(*overrides)) for overrides in faster(cfg, plan)]
-        saving = [change for change in tried if change.plan.lacking == 0 and saves(change.plan, plan)]
-        return console.print(fastest(plan, saving), soft_wrap=True, highlight=False)
+        tried = (Change(overrides, replanned(*overrides)) for overrides in faster(cfg, plan))
+        best = next((change for change in tried if change.plan.lacking == 0 and saves(change.plan, plan)), None)
+        return console.print(fastest(plan, best), soft_wrap=True, highlight=False)
     changes = advise(plan, candidates(cfg, plan), lambda overrides: replanned(*overrides))
     if changes:
         console.print("to change, in this order:", *advice(plan, changes), sep="\n", soft_wrap=True, highlight=False)
@@ -85,6 +89,7 @@ def usual(cfg: DictConfig) -> Usual:
 
 
 def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
+    speed, sequences = speed or speed_of(cfg), usual(cfg)
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
     local = ROOT / "conf" / "architecture" / cfg.policy.path
     path = str(local) if local.exists() else cfg.policy.path
@@ -117,8 +122,8 @@ def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
             offload=cfg.policy.cpu_offload,
             bucketed=strategy == "oblr.strategies.DDP",
         ),
-        speed or speed_of(cfg),
-        usual(cfg),
+        speed,
+        sequences,
         cfg.steps,
     )
 
@@ -158,27 +163,27 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
 
 
 def faster(cfg: DictConfig, plan: Plan) -> list[list[str]]:
-    """Single changes that may save time; only of settings that this configuration has."""
+    """Single changes that may save time, those that promise most first; only of settings that there are."""
     engine = f"rollout.engines.{cfg.rollout.engine}"
     eager = has(cfg, f"{engine}.enforce_eager") and OmegaConf.select(cfg, f"{engine}.enforce_eager")
-    norms = plan.norms and cfg.gradnorm.tier == "exact"
-    options: list[tuple[bool, dict[str, Any]]] = [
-        (norms, {"gradnorm": "sketch"}),
-        (plan.world.checkpointing, {"policy.activation_checkpointing": "false"}),
-        (plan.norms and plan.passes == "two", {"gradnorm.passes": "one"}),
-        (plan.micro_batches > 1, {"policy.token_budget": 2 * plan.token_budget}),
-        (plan.device.gpu and bool(eager), {f"{engine}.enforce_eager": "false"}),
+    lasting, large = plan.duration, plan.batch.group_size * plan.batch.longest > plan.token_budget
+    parts = Counter(lasting.parts)
+    again = parts["forward"] + parts["backward"] if plan.norms and plan.passes == "two" else 0.0
+    waiting = max(0.0, lasting.phases["update"] - sum(parts.values()))
+    options: list[tuple[float, str, object]] = [
+        (parts["norms"] * (cfg.gradnorm.tier == "exact"), "gradnorm", "sketch"),
+        (parts["recomputation"], "policy.activation_checkpointing", "false"),
+        (0.0 if large else again / 2, "gradnorm.passes", "one"),
+        (waiting / 2, "policy.token_budget", 2 * plan.token_budget),
+        (lasting.eager * bool(plan.device.gpu and eager), f"{engine}.enforce_eager", "false"),
     ]
-    return [
-        [f"{name}={value}" for name, value in settings.items()]
-        for useful, settings in options
-        if useful and all(has(cfg, name) for name in settings)
-    ]
+    options = sorted((option for option in options if has(cfg, option[1])), key=lambda option: -option[0])
+    return [[f"{name}={value}"] for saved, name, value in options[:TRIED] if saved > GRAIN * lasting.step]
 
 
 def saves(changed: Plan, plan: Plan) -> bool:
     """Whether by more than the prediction's own grain."""
-    return changed.duration.step < 0.99 * plan.duration.step
+    return changed.duration.step < (1 - GRAIN) * plan.duration.step
 
 
 def has(cfg: DictConfig, name: str) -> bool:

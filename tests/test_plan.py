@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,13 +15,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.model import TokenScorer
 from oblr.packing import pack
 from oblr.plan import update
 from oblr.plan.dry_run import fake_world
+from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
+from oblr.plan.roofline import GPUS, Speed
 from oblr.plan.update import Batch, World, plan_update
 from oblr.policy import PolicyModule
 from oblr.rollout.vllm import VLLMEngine
@@ -177,11 +181,54 @@ def test_the_command_line(tmp_path):
     sixteen = ["experiment=oblr_qwen3_8b", "trainer.num_nodes=2", "policy.token_budget=4096"]
     result = run_script("train.py", *sixteen, f"paths.runs={tmp_path}", "plan=true")
     assert result.returncode == 0, result.stdout + result.stderr
-    for word in ("weights", "gradients", "activations", "logits", "KV cache", "training", "rollouts", "fits: "):
+    words = ("weights", "gradients", "activations", "logits", "KV cache", "training", "rollouts", "fits: ")
+    times = ("predicted, on H100", "decode", "update", "optimizer", "tokens a second", "GPU-hours for 200 steps", "MFU")
+    for word in (*words, *times):
         assert word in result.stdout
     assert "16 ranks" in result.stdout
     assert "all-gather" in result.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_decoding_reads_all_weights_for_every_token_of_the_batch():
+    """… unless products, or launches, take longer."""
+    config, speed = architecture("4B"), replace(GPUS["h100"], launch=0.0)
+    batch, usual = Batch(8, 8, 1024, 1024), Usual(512, 512)
+    memory = speed.bandwidth * speed.streams
+
+    def decode(sequences, kv_token=0.0, speed=speed, graphs=False):
+        return rollouts(config, batch, usual, Serving(8e9, kv_token, sequences, graphs), 4 * 10**9, speed)["decode"]
+
+    assert decode(64) == pytest.approx(512 * 8e9 / memory)
+    assert decode(16) == pytest.approx(4 * 512 * 8e9 / memory)  # in four turns
+    assert decode(1000) == decode(64)  # there are no more
+    assert decode(64, 1e5) == pytest.approx(512 * (8e9 + 64 * 768 * 1e5) / memory)
+    behind = replace(speed, launch=1e-4)
+    assert decode(64, speed=behind) - decode(64, speed=behind, graphs=True) > 512 * (36 * 12 * 1e-4 - 8e9 / memory) / 2
+
+
+def test_a_step_takes_as_long_as_its_phases_and_its_live_groups():
+    """The real plan of the pocket experiment, smaller, on a processor that is made up."""
+    speed = Speed("", {"float32": 1e10}, 1e10, products=1, attention=1, streams=1, launch=1e-5, kernel=0, serial=True)
+    command = ["experiment=pocket", "rollout.prompts_per_step=4", "policy.token_budget=2048"]
+    whole, half, longer = (
+        make(composed(*command, *overrides), speed).duration
+        for overrides in (["planned.live=1"], ["planned.live=0.5"], ["planned.live=1", "planned.response=48"])
+    )
+    assert whole.step == pytest.approx(sum(whole.phases.values()))
+    assert whole.hours == pytest.approx(whole.step * 100 / 3600)
+    assert half.phases["decode"] == whole.phases["decode"]
+    assert 0.4 < half.phases["update"] / whole.phases["update"] < 0.8
+    assert longer.phases["decode"] == pytest.approx(2 * whole.phases["decode"], rel=0.1)
+    assert longer.phases["update"] > 1.1 * whole.phases["update"]
+    assert longer.tokens == 2 * whole.tokens == 2 * 32 * 24
+
+
+@pytest.mark.parametrize("setting", ["planned.gpu=a6000", "planned.live=0", "planned.response=4096"])
+def test_time_is_planned_with_what_there_is(setting):
+    command = ["experiment=oblr_qwen3_4b", "trainer.precision=32-true", setting]
+    with pytest.raises(SettingError, match=r"planned\."):
+        make(composed(*command))
 
 
 def test_advice_is_right():

@@ -170,6 +170,16 @@ def test_what_was_fetched_is_read_at_will():
     assert sum(asking(ask).syncs.values()) == 1
 
 
+def test_tensors_without_numbers_lie_at_places_of_their_own():
+    """Results that are remembered for an input are not taken for those of another."""
+
+    def program(x, y):
+        assert x.data_ptr() == x.view(-1).data_ptr() == x[:8].data_ptr()
+        assert len({x.data_ptr(), y.data_ptr(), x[1:].data_ptr()}) == 3
+
+    counted(program, (16, 16), (16, 16))
+
+
 def test_waits_inside_backward_passes_are_seen():
     class Asking(torch.autograd.Function):
         @staticmethod

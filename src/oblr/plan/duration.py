@@ -4,7 +4,7 @@ The update is counted. Rollouts are told by what a token of the batch has to rea
 and values. Left out: rewards, which are scored beside, evaluation, loading, and sequences that wait for the longest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PretrainedConfig
 
@@ -64,6 +64,8 @@ class Serving:
 class Duration:
     """Attributes:
     phases: seconds of a step.
+    parts: seconds of the update by its own phases, as far as the host keeps up.
+    eager: seconds that the engine takes for want of CUDA graphs.
     tokens: response tokens of a step, of all ranks.
     mfu: of the update.
     ranks: devices.  steps: of the run.
@@ -71,6 +73,8 @@ class Duration:
     """
 
     phases: dict[str, float]
+    parts: dict[str, float]
+    eager: float
     tokens: int
     mfu: float
     ranks: int
@@ -105,8 +109,8 @@ def duration(
     parameters: numbers in the policy.
     """
     live = usual.of(batch)
-    lengths, (parts, n_parts) = live.full(token_budget), live.split(token_budget)
-    lengths = lengths if n_parts == 1 else parts[: len(parts) // 2]
+    lengths, (two_parts, n_parts) = live.full(token_budget), live.split(token_budget)
+    lengths = lengths if n_parts == 1 else two_parts[: len(two_parts) // 2]
     micro_batches = max(1.0, live.groups * live.group_size * usual.length / sum(lengths))
     work, once = predict(update.work, speed), predict(update.once, speed)
     received = update.moved.total() / speed.link if speed.link else 0.0
@@ -117,15 +121,19 @@ def duration(
     check = predict(update.work.of("forward"), speed).seconds * CHECKED * usual.length / sum(lengths)
     targets = [min(usual.response, length - 1) for length in lengths]
     flops = micro_batches * model_flops(config, lengths, sum(targets))
+    generating = rollouts(config, batch, usual, serving, parameters, speed)
+    replayed = rollouts(config, batch, usual, replace(serving, graphs=True), parameters, speed)
     phases = {
-        **rollouts(config, batch, usual, serving, parameters, speed),
+        **generating,
         "sync": syncing(config, update.moved_by_sync, serving, speed),
         "check": check,
         "update": updating + max(0.0, once.seconds - optimizer),
         "optimizer": optimizer,
     }
     tokens = batch.groups * batch.group_size * usual.response * world.ranks
-    return Duration(phases, tokens, flops / phases["update"] / speed.peak, world.ranks, steps, speed.name)
+    parts = {phase: seconds * micro_batches for phase, seconds in work.phases.items()}
+    eager = generating["decode"] - replayed["decode"]
+    return Duration(phases, parts, eager, tokens, flops / phases["update"] / speed.peak, world.ranks, steps, speed.name)
 
 
 def rollouts(

@@ -40,6 +40,7 @@ class Places(TorchFunctionMode):
             Tensor.cuda: lambda x, *_, **options: self.to(x, DEVICE, **options),
             Tensor.pin_memory: lambda x: x,
             Tensor.tolist: self.tolist,
+            Tensor.data_ptr: self.data_ptr,
             Tensor.backward: self.backward,
             **{func: self.from_data(func) for func in _FROM_DATA},
             **{func: self.whole(func) for func in _WHOLE},
@@ -98,6 +99,12 @@ class Places(TorchFunctionMode):
             self.run.wait("tolist")
             x = self.to(x, HOST, non_blocking=True)
         return x.tolist()
+
+    def data_ptr(self, x: Tensor) -> int:
+        """Fake tensors have none, and would all be at the same place."""
+        if not isinstance(x, FakeTensor):
+            return x.data_ptr()
+        return x.untyped_storage()._cdata + int(x.storage_offset()) * x.element_size()
 
     def from_data(self, func: Any) -> Callable[..., Tensor]:
         def make(*args: Any, **kwargs: Any) -> Tensor:

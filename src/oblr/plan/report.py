@@ -83,11 +83,10 @@ def speed_remarks(plan: Plan, usual: Usual) -> list[str]:
     ]
 
 
-def fastest(plan: Plan, changes: list[Change]) -> str:
+def fastest(plan: Plan, best: Change | None) -> str:
     """Which single change saves most of a step's predicted time."""
-    if not changes:
-        return "predicted: no single override that was tried saves time"
-    best = min(changes, key=lambda change: change.plan.duration.step)
+    if best is None:
+        return "predicted: no single override that fits saves time"
     return (
         f"predicted: {' '.join(best.overrides)} saves most time, {plan.duration.step:.3g} → "
         f"{best.plan.duration.step:.3g} s a step"

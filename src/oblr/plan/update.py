@@ -8,7 +8,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -218,7 +218,8 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
                 optimizer.step()
             run.restart()
             trainer = Alone(world.ranks, "bf16-mixed" if world.mixed else "32-true")
-            policy.trainer, policy.__dict__["optimizers"] = cast(Any, trainer), lambda: optimizer
+            policy.trainer = trainer  # type: ignore[assignment]
+            policy.__dict__["optimizers"] = lambda: optimizer
             optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
             with phases(run, scorer.lm, scorer, optimizer), as_on_gpu() if world.gpu else nullcontext():
                 work, moved, once = _updates(run, policy, batch)
@@ -260,7 +261,7 @@ def _updates(run: DryRun, policy: PolicyModule, batch: Batch) -> tuple[Work, Byt
     finally:
         policy.token_budget = budget
     if n_parts > 1:
-        work, moved, once = _update(run, policy, batch, parts, len(parts))
+        work, moved, once = _update(run, policy, batch, parts, len(parts), times=1)
         work, moved = work * 0.5, Bytes({name: size // 2 for name, size in moved.items()})
     return work, moved, once
 

@@ -7,13 +7,11 @@ the formulas are the textbook's; of everything else only bytes and launches coun
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
-
-T = TypeVar("T")
 
 
 class Op(NamedTuple):
@@ -58,7 +56,7 @@ class Work:
         return Work(_sum(self.ops, other.ops, -1), _sum(self.syncs, other.syncs, -1))
 
     def __mul__(self, times: float) -> "Work":
-        return Work(_kept(self.ops, lambda _: True, times), _kept(self.syncs, lambda _: True, times))
+        return Work(_times(self.ops, times), _times(self.syncs, times))
 
     def copy(self) -> "Work":
         return Work(self.ops.copy(), self.syncs.copy())
@@ -68,15 +66,16 @@ class Work:
         return sum(getattr(op, quantity) * n for op, n in self.ops.items() if where(op))
 
     def of(self, phase: str) -> "Work":
-        return Work(_kept(self.ops, lambda op: op.phase == phase), _kept(self.syncs, lambda sync: sync.phase == phase))
+        ops = {op: n for op, n in self.ops.items() if op.phase == phase}
+        return Work(Counter(ops), Counter({sync: n for sync, n in self.syncs.items() if sync.phase == phase}))
 
     @property
     def phases(self) -> list[str]:
         return list(dict.fromkeys(op.phase for op in self.ops))
 
 
-def _kept(counts: Counter[T], where: Callable[[T], bool], times: float = 1) -> Counter[T]:
-    return Counter({key: n * times for key, n in counts.items() if where(key)})  # type: ignore[dict-item]
+def _times(counts: Counter[Any], times: float) -> Counter[Any]:
+    return Counter({key: n * times for key, n in counts.items()})  # type: ignore[misc]
 
 
 def _sum(a: Counter[Any], b: Counter[Any], sign: int) -> Counter[Any]:
