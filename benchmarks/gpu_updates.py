@@ -7,7 +7,6 @@ counted meanwhile, by processes that see no GPU.
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import nullcontext
 from importlib.util import find_spec
 from multiprocessing import get_context
 from statistics import median
@@ -56,9 +55,9 @@ def updates(scorer: TokenScorer, batch: Batch, kinds: list[str], mixed: bool) ->
         norms, ones = GradNorms(*KINDS[kind]), torch.ones(len(lengths), dtype=torch.float64, device=DEVICE)
 
         def update() -> None:
-            with autocast(mixed), rounded_once() if mixed else nullcontext():
-                with norms.score(scorer, scorer.lm, [packed], batch.group_size) as scores:
-                    scores.backward(ones)
+            scored = norms.score(scorer, scorer.lm, [packed], batch.group_size)
+            with autocast(mixed), rounded_once(), scored as scores:
+                scores.backward(ones)
 
         return update
 
