@@ -136,7 +136,7 @@ def of_size(size: str, pool: Executor, speed: Speed | None) -> Iterator[Figure |
 def on_cpu() -> Iterator[Figure | str]:
     """The same in small: float32, and as fast as this CPU is just now."""
     config, batch, speed = shape(128, 4, 512, True), Batch(2, 4, 48, 32), this_cpu()
-    lengths, kinds = batch.full(TOKENS), ["plain", "exact, one pass", "exact, two passes"]
+    lengths, kinds = batch.full(TOKENS), ["plain", "exact, one pass"]
     scorer = TokenScorer(random_model(config, choose_attention(config, GPU, torch.float32), fused=False), 1.0)
     for p in scorer.parameters():
         p.grad = torch.zeros_like(p)
