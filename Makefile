@@ -6,9 +6,10 @@
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
 # make contract check what we rely on of vLLM in the wheels of the pinned version and of the oldest one: 600 MB, no GPU
+# make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test install lint bench soak contract
+.PHONY: driver demo sweep-local smollm2 test install lint bench soak contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -66,6 +67,9 @@ soak: $(STAMP)
 
 contract: $(STAMP)
 	$(PY) benchmarks/contract.py $(ARGS)
+
+gpu: $(STAMP)
+	$(PY) benchmarks/gpu.py $(ARGS)
 
 install: $(STAMP)
 

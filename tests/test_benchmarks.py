@@ -12,6 +12,7 @@ NAMES = [
     "bounds",
     "estimators",
     "eval",
+    "gpu",
     "gradnorm",
     "plan",
     "ranks",

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,18 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Installed version of every package that a result can depend on."""
+    """Installed version of every package that a result can depend on; benchmarks of parts do without some."""
     from importlib.metadata import packages_distributions
 
     engine = packages_distributions().get("vllm", [])
-    return {name: version(name) for name in (*PACKAGES, *engine)} | {"python": sys.version.split()[0]}
+    return {name: _version(name) for name in (*PACKAGES, *engine)} | {"python": sys.version.split()[0]}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:

@@ -1,0 +1,195 @@
+"""What a GPU really does: norms, updates, the engine, the demo and a step measured, predictions beside them.
+
+    python benchmarks/gpu.py [--quick] [--parts norms updates engine demo step trl]
+
+Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
+stay, beside the last line of its error, and the command ends with status 1. What a part needs and is not installed is
+said, too. What is measured is kept in ``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the
+same device, with the same code and versions: a command that was cut short is simply given again.
+
+``--quick``: tiny shapes on the CPU, of norms and updates alone unless ``--parts`` names more. The random 4B is written
+to ``.cache/gpu``, 8 GB, and stays for a next call.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from report import ROOT, Figure, write
+
+from oblr.provenance import revision, versions
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@dataclass(frozen=True)
+class Part:
+    """``measure(quick, *arguments)`` of a module yields figures, and notes as text.
+
+    Attributes:
+        limit: seconds; what a failure costs at most.
+    """
+
+    module: str
+    limit: int
+    arguments: tuple[str, ...] = ()
+
+
+#: In the order of what matters most.
+PARTS = {
+    "norms": Part("gpu_norms", 90),
+    "updates-4B": Part("gpu_updates", 160, ("4B",)),
+    "updates-8B": Part("gpu_updates", 120, ("8B",)),
+    "engine-pocket": Part("gpu_engine", 90, ("pocket", "CUDA graphs")),
+    "engine-4B": Part("gpu_engine", 150, ("4B", "CUDA graphs")),
+    "engine-4B-eager": Part("gpu_engine", 90, ("4B", "eager")),
+    "demo": Part("gpu_demo", 120),
+    "step": Part("gpu_step", 150),
+    "trl": Part("gpu_trl", 150),
+}
+#: Quick forms; of the others one would show what these do.
+QUICK = ("norms", "updates-4B", "engine-pocket", "demo", "step", "trl")
+
+
+def chosen(wanted: list[str] | None, quick: bool) -> list[str]:
+    """The parts of these names; ``updates`` means both."""
+    known = QUICK if quick else tuple(PARTS)
+    if wanted is None:
+        return list(known[:2] if quick else known)
+    unknown = [one for one in wanted if not any(_belongs(name, one) for name in known)]
+    if unknown:
+        raise SystemExit(f"gpu.py: no part {unknown[0]!r}: choose of {', '.join(known)}")
+    return [name for name in known if any(_belongs(name, one) for one in wanted)]
+
+
+def _belongs(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith(f"{wanted}-")
+
+
+def identity(quick: bool) -> dict[str, Any]:
+    """What a figure holds for. A revision with changes says not which: the code itself is digested."""
+    code = hashlib.sha256()
+    for folder in ("src", "benchmarks", "callbacks"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            code.update(file.read_bytes())
+    device = "CPU" if quick else torch.cuda.get_device_name()
+    return {"device": device, "quick": quick, "code": code.hexdigest()[:16], "versions": versions()}
+
+
+def measured(journal: Path, same: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The newest row of each part in the journal that was measured whole under ``same``."""
+    if not journal.exists():
+        return {}
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    found = {row["part"]: row for row in rows if same.items() <= row.items()}
+    return {name: row for name, row in found.items() if not row["error"] and not row["missing"]}
+
+
+def run(name: str, part: Part, quick: bool) -> dict[str, Any]:
+    """One part in a process of its own; its row."""
+    start, found = time.perf_counter(), {"figures": [], "notes": [], "missing": ""}
+    with tempfile.TemporaryDirectory() as temporary:
+        lines, log = Path(temporary) / "lines", Path(temporary) / "log"
+        command = [sys.executable, __file__, "--part", name, "--into", str(lines), *["--quick"] * quick]
+        with log.open("w") as output:
+            environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if quick else {})
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+        try:
+            status = process.wait(part.limit)
+            error = "" if status == 0 else last_line(log) or f"ended with status {status}"
+        except subprocess.TimeoutExpired:
+            error = f"took longer than {part.limit} s; last it said: {last_line(log)}"
+        finally:
+            if process.poll() is None:  # with what it has started
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        for line in lines.read_text().splitlines() if lines.exists() else []:
+            for kind, value in json.loads(line).items():
+                if kind == "missing":
+                    found[kind] = value
+                else:
+                    found[kind].append(value)
+    return {"part": name, "seconds": time.perf_counter() - start, "error": error, **found}
+
+
+def last_line(log: Path) -> str:
+    """The last that begins with an error's name, or the last."""
+    said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in said if re.match(r"[\w.]*(Error|Exit|Interrupt|Exception)\b", line)]
+    return (errors or said or [""])[-1][:500]
+
+
+def measure(name: str, into: Path, quick: bool) -> None:
+    """The part itself, in this process; writes what it finds as it finds it."""
+    with into.open("w", buffering=1) as lines:
+        try:
+            for one in _yielded(PARTS[name], quick):
+                found = {"notes": one} if isinstance(one, str) else {"figures": asdict(one)}
+                lines.write(json.dumps(found) + "\n")
+        except ModuleNotFoundError as error:
+            package = (error.name or "").split(".")[0]
+            if not package or any((ROOT / folder / package).with_suffix(end).exists() for folder, end in OWN):
+                raise
+            lines.write(json.dumps({"missing": package}) + "\n")
+
+
+#: Where modules of the project lie, whose absence is an error.
+OWN = (("src", ""), ("src", ".py"), ("benchmarks", ".py"), (".", ""))
+
+
+def _yielded(part: Part, quick: bool) -> Iterator[Figure | str]:
+    yield from import_module(part.module).measure(quick, *part.arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--parts", nargs="+")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.part:
+        return measure(args.part, args.into, args.quick)
+    if not args.quick and not torch.cuda.is_available():
+        raise SystemExit("gpu.py: there is no CUDA device here; --quick runs the same code on the CPU")
+    names, same = chosen(args.parts, args.quick), identity(args.quick)
+    journal = RESULTS / ("gpu-quick.jsonl" if args.quick else "gpu.jsonl")
+    if args.quick:
+        journal.unlink(missing_ok=True)
+    known = measured(journal, same)
+    failed = {}
+    for name in names:
+        if name in known:
+            print(f"{name}: measured before", flush=True)
+            continue
+        row = {**run(name, PARTS[name], args.quick), **same, "revision": revision(ROOT)}
+        with journal.open("a") as rows:
+            rows.write(json.dumps(row, ensure_ascii=False) + "\n")
+        known[name] = row
+        if row["error"]:
+            failed[name] = row["error"]
+        missing = f"{row['missing']} is not installed" if row["missing"] else ""
+        print(f"{name}: {row['seconds']:.0f} s", *filter(None, (missing, row["error"])), sep="; ", flush=True)
+    rows = [known[name] for name in PARTS if name in known]
+    figures = [Figure(**figure) for row in rows for figure in row["figures"]]
+    parts = [{key: row[key] for key in ("part", "seconds", "notes", "missing", "error", "revision")} for row in rows]
+    write("gpu-quick" if args.quick else "gpu", figures, device=same["device"], parts=parts)
+    if failed:
+        raise SystemExit("\n".join(f"gpu.py: {name} failed: {error}" for name, error in failed.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Does the demo learn on this device, and where do its seconds go?"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+
+from report import ROOT, Figure
+
+#: What ``src/train.py experiment=pocket`` imports, besides torch, transformers and vLLM.
+NEEDED = ("hydra", "lightning", "torchmetrics", "datasets", "reasoning_gym", "math_verify", "tensorboard", "vllm")
+PHASES = ("sync", "check", "rollout", "reward", "update", "step")
+
+
+def measure(quick: bool) -> Iterator[Figure | str]:
+    for name in NEEDED:
+        import_module(name)
+    from callbacks.summary import read_curves
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        overrides = ["experiment=pocket", "seed=1", f"steps={2 if quick else 24}", f"paths.output_dir={folder}"]
+        subprocess.run([sys.executable, ROOT / "src" / "train.py", *overrides], cwd=ROOT, check=True)
+        curves = read_curves(folder / "tensorboard")
+    for kind in ("sampled", "greedy"):
+        accuracy = curves[f"eval/{kind}_accuracy"][1]
+        yield Figure(f"demo: held-out {kind} accuracy before", 100 * accuracy[0], "%")
+        yield Figure(f"demo: held-out {kind} accuracy after", 100 * accuracy[-1], "%")
+    yield Figure("demo: largest log-prob gap", max(curves["rollout/logprob_gap_max"][1]), "nats")
+    for phase in PHASES:
+        yield Figure(f"demo: {phase}", 1e3 * median(curves[f"time/{phase}"][1]), "ms")

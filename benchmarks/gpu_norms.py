@@ -1,0 +1,119 @@
+"""Are the norms and gradients right on this device? Every tier and both passes against one backward a sequence."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from gpu_device import DEVICE, GPU, autocast, random_model, random_rollouts
+from report import Figure, at_most
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config
+
+from oblr.attention import SDPA, VARLEN, choose_attention
+from oblr.gradnorm.measure import GradNorms
+from oblr.gradnorm.precision import no_autocast
+from oblr.model import TokenScorer
+from oblr.packing import pack
+from oblr.types import Rollout
+
+GROUP_SIZE, PROMPT = 4, 8
+KINDS = [(tier, passes) for tier in ("exact", "sketch") for passes in ("one", "two")] + [("logit", "one")]
+#: of what is exact, against the oracle in the same precision
+BOUNDS = {"float32": 1e-5, "bf16-mixed": 1e-2}
+#: A difference that bfloat16 makes is no error of the method.
+ERROR = {"float32": "relative error", "bf16-mixed": "rounding error"}
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Attributes:
+    norms: ``n_i``, float64 [S].
+    gradient: ``Σ_i c_i g_i``, all parameters in a row, float64.
+    groups: squared norms of each group's part of it, float64 [groups].
+    """
+
+    norms: Tensor
+    gradient: Tensor
+    groups: Tensor
+
+
+def flat(lm: PreTrainedModel) -> Tensor:
+    return torch.cat([p.grad.double().flatten() for p in lm.parameters()])
+
+
+def oracle(scorer: TokenScorer, rollouts: list[Rollout], coefficients: Tensor) -> Truth:
+    """Autograd's own backward, sequence by sequence."""
+    norms, groups = [], []
+    for i, rollout in enumerate(rollouts):
+        scorer.zero_grad()
+        function = scorer(pack([rollout]).to(DEVICE)).logprobs.sum()
+        with no_autocast(function):
+            function.backward()
+        gradient = flat(scorer.lm)
+        norms.append(gradient.square().sum())
+        if i % GROUP_SIZE == 0:
+            groups.append(torch.zeros_like(gradient))
+        groups[-1] += coefficients[i] * gradient
+    return Truth(torch.stack(norms), sum(groups), torch.stack([group.square().sum() for group in groups]))
+
+
+def found(scorer: TokenScorer, rollouts: list[Rollout], coefficients: Tensor, norms: GradNorms) -> Truth:
+    scorer.zero_grad()
+    with norms.score(scorer, scorer.lm, [pack(rollouts).to(DEVICE)], GROUP_SIZE) as scores:
+        groups = scores.backward(coefficients)
+    return Truth(scores.weights, flat(scorer.lm), groups)
+
+
+def largest(a: Tensor, b: Tensor) -> float:
+    """Largest relative difference."""
+    return (a / b - 1).abs().max().item()
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    return (torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(b)).item()
+
+
+def errors(label: str, precision: str, tier: str, passes: str, ours: Truth, truth: Truth) -> Iterator[Figure]:
+    kind, bound = f"{tier}, {passes} pass{'es' * (passes == 'two')}", BOUNDS[precision]
+    error = f"{label}: {ERROR[precision]}"
+    if tier == "exact":
+        yield at_most(f"{error} of n_i, {kind}", largest(ours.norms, truth.norms), "", bound)
+    elif tier == "sketch":  # unbiased, and random
+        error_of_sketch = (ours.norms / truth.norms - 1).square().mean().sqrt().item()
+        yield Figure(f"{label}: root mean square error of n_i, {kind}", error_of_sketch, "")
+    yield at_most(f"{error} of the weighted gradient, {kind}", distance(ours.gradient, truth.gradient), "", bound)
+    yield at_most(f"{error} of group norms, {kind}", largest(ours.groups, truth.groups), "", bound)
+
+
+def measure(quick: bool) -> Iterator[Figure | str]:
+    hidden, layers, vocabulary, longest = (64, 3, 256, 40) if quick else (512, 7, 8192, 512)
+    head = 16 if quick else 64
+    lengths = torch.linspace(longest // 4, longest, 8)[torch.randperm(8, generator=torch.Generator().manual_seed(2))]
+    rollouts = random_rollouts(lengths.int().tolist(), PROMPT, vocabulary)
+    coefficients = torch.linspace(-1, 1.3, len(rollouts), dtype=torch.float64, device=DEVICE)
+    heads = {"num_attention_heads": hidden // head, "num_key_value_heads": hidden // head // 2, "head_dim": head}
+    sizes = {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": layers}
+    if not GPU:
+        yield "varlen attention and fused kernels are left out: they know GPUs alone"
+    for tied in (False, True):
+        config = Qwen3Config(vocab_size=vocabulary, tie_word_embeddings=tied, **sizes, **heads)
+        for precision in BOUNDS:
+            mixed = precision == "bf16-mixed"
+            own = choose_attention(config, GPU, torch.bfloat16 if mixed else torch.float32)
+            kernels = (SDPA, VARLEN) if own == VARLEN else (SDPA,)
+            variants = [(attention, fused) for attention in kernels for fused in ((False, True) if GPU else (False,))]
+            if mixed and GPU and own != VARLEN:
+                yield f"varlen attention is left out: torch {torch.__version__} has none with shared heads"
+            first: Truth | None = None
+            for attention, fused in variants:
+                scorer = TokenScorer(random_model(config, attention, fused), 0.9)
+                label = f"{'tied' if tied else 'untied'}, {precision}, {attention}{', fused' * fused}"
+                with autocast(mixed):
+                    truth = oracle(scorer, rollouts, coefficients)
+                    for tier, passes in KINDS:
+                        ours = found(scorer, rollouts, coefficients, GradNorms(tier, passes))
+                        yield from errors(label, precision, tier, passes, ours, truth)
+                if first is None:
+                    first = truth
+                else:
+                    yield Figure(f"{label}: n_i beside those of sdpa, not fused", largest(truth.norms, first.norms), "")

@@ -1,0 +1,156 @@
+"""How long do updates take, how much memory, which MFU? Beside what the roofline says of them.
+
+A micro-batch of 8,192 tokens of real shapes with random weights. Kinds take turns, round after round. Predictions are
+counted meanwhile, by processes that see no GPU.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from importlib.util import find_spec
+from multiprocessing import get_context
+from statistics import median
+
+import torch
+from gpu_device import DEVICE, GIB, GPU, autocast, random_model, random_rollouts, seconds
+from report import Figure
+from roofline import BATCHES, CALIBRATED, KINDS, PROMPT, TOKENS, Case, Count, policy, shape
+
+from oblr.attention import choose_attention
+from oblr.gradnorm.measure import GradNorms
+from oblr.gradnorm.precision import no_autocast, rounded_once
+from oblr.model import TokenScorer
+from oblr.packing import pack
+from oblr.plan.machine import this_cpu
+from oblr.plan.roofline import GPUS, Speed, model_flops, predict
+from oblr.plan.update import Batch, World, plan_update
+
+WARM_UP, ROUNDS, WORKERS = 2, 5, 6
+#: (tokens a sequence, checkpointing) by size
+SHAPES = {"4B": [("512", False), ("2048", False), ("2048", True)], "8B": [("2048", False), ("512", False)]}
+Update = Callable[[], None]
+
+
+def speed_of(device: str) -> Speed | None:
+    """The GPU of that name, where its speed is known."""
+    return next((speed for name, speed in GPUS.items() if name in device.lower()), None)
+
+
+def kinds_of(size: str, checkpointing: bool) -> list[str]:
+    return [kind for kind in KINDS if size == "4B" or kind in CALIBRATED if not checkpointing or "sketch" not in kind]
+
+
+def updates(scorer: TokenScorer, batch: Batch, kinds: list[str], mixed: bool) -> dict[str, Update]:
+    """Every kind on one micro-batch; each adds to ``.grad``, and rounds the weights for itself."""
+    lengths, prompt = batch.full(TOKENS), batch.longest - batch.response
+    packed = pack(random_rollouts(lengths, prompt, scorer.lm.config.vocab_size)).to(DEVICE)
+
+    def plain() -> None:
+        with autocast(mixed):
+            function = scorer(packed).logprobs.sum()
+            with no_autocast(function):
+                function.backward()
+
+    def ours(kind: str) -> Update:
+        norms, ones = GradNorms(*KINDS[kind]), torch.ones(len(lengths), dtype=torch.float64, device=DEVICE)
+
+        def update() -> None:
+            scored = norms.score(scorer, scorer.lm, [packed], batch.group_size)
+            with autocast(mixed), rounded_once(), scored as scores:
+                scores.backward(ones)
+
+        return update
+
+    return {kind: plain if kind == "plain" else ours(kind) for kind in kinds}
+
+
+def timed(scorer: TokenScorer, kinds: dict[str, Update]) -> tuple[dict[str, float], dict[str, float], list[str]]:
+    """Median seconds and GiB at the peak of each kind that fits; and those that do not."""
+    taken: dict[str, list[float]] = {}
+    peaks, too_large = {}, []
+    for kind, update in kinds.items():
+        try:
+            for _ in range(WARM_UP):
+                if GPU:
+                    torch.cuda.reset_peak_memory_stats()
+                update()
+            peaks[kind] = torch.cuda.max_memory_allocated() / GIB if GPU else 0.0
+            taken[kind] = []
+        except torch.cuda.OutOfMemoryError:
+            too_large.append(kind)
+        if GPU:
+            torch.cuda.empty_cache()
+    for _ in range(ROUNDS):
+        for kind, times in taken.items():
+            scorer.zero_grad(set_to_none=False)
+            times.append(seconds(kinds[kind]))
+    return {kind: median(times) for kind, times in taken.items()}, peaks, too_large
+
+
+def hide_gpus() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch.set_num_threads(1)
+
+
+def of_size(size: str, pool: Executor, speed: Speed | None) -> Iterator[Figure | str]:
+    cases = [Case(size, tokens, kind, kept) for tokens, kept in SHAPES[size] for kind in kinds_of(size, kept)]
+    counts: dict[Case, Future[Count]] = {case: pool.submit(case.count) for case in cases} if speed else {}
+    config = cases[0].config
+    attention = choose_attention(config, GPU, torch.bfloat16)
+    yield f"attention: {attention}"
+    if find_spec("liger_kernel") is None:
+        yield "liger-kernel is not installed: rotary embeddings and SwiGLU are not fused, though predicted so"
+    scorer = TokenScorer(random_model(config, attention, fused=True), 1.0)
+    for p in scorer.parameters():
+        p.grad = torch.zeros_like(p)
+    measured: dict[Case, tuple[float, float]] = {}
+    for tokens, checkpointing in SHAPES[size]:
+        if checkpointing:
+            scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            scorer.lm.gradient_checkpointing_disable()
+        lengths = BATCHES[tokens].full(TOKENS)
+        kinds = updates(scorer, BATCHES[tokens], kinds_of(size, checkpointing), True)
+        times, peaks, too_large = timed(scorer, kinds)
+        flops = model_flops(config, lengths, sum(lengths) - PROMPT * len(lengths))
+        for kind, time in times.items():
+            case = Case(size, tokens, kind, checkpointing)
+            measured[case] = time, peaks[kind]
+            yield Figure(f"{case.name}: measured", 1e3 * time, "ms")
+            if "plain" in times:
+                yield Figure(f"{case.name}: measured over plain", time / times["plain"], "× plain")
+            yield Figure(f"{case.name}: peak memory", peaks[kind], "GiB")
+            if speed:
+                yield Figure(f"{case.name}: MFU", flops / time / speed.peak, "")
+        for kind in too_large:
+            yield f"{Case(size, tokens, kind, checkpointing).name}: does not fit"
+    if not speed:
+        yield f"nothing is predicted: the speed of {torch.cuda.get_device_name()} is not known"
+    for case, (time, peak) in measured.items() if speed else ():
+        count = counts[case].result()
+        yield Figure(f"{case.name}: predicted", 1e3 * count.seconds(speed), "ms")
+        yield Figure(f"{case.name}: predicted / measured", count.seconds(speed) / time, "")
+        yield Figure(f"{case.name}: peak memory, predicted / measured", count.planned.peak.total() / GIB / peak, "")
+
+
+def on_cpu() -> Iterator[Figure | str]:
+    """The same in small: float32, and as fast as this CPU is just now."""
+    config, batch, speed = shape(128, 4, 512, True), Batch(2, 4, 48, 32), this_cpu()
+    lengths, kinds = batch.full(TOKENS), ["plain", "exact, one pass"]
+    scorer = TokenScorer(random_model(config, choose_attention(config, GPU, torch.float32), fused=False), 1.0)
+    for p in scorer.parameters():
+        p.grad = torch.zeros_like(p)
+    times, _, _ = timed(scorer, updates(scorer, batch, kinds, False))
+    for kind, time in times.items():
+        work = plan_update(policy(kind, sum(lengths)), config, World(gpu=False), batch).work
+        yield Figure(f"CPU, T=48: {kind}: measured", 1e3 * time, "ms")
+        yield Figure(f"CPU, T=48: {kind}: MFU", model_flops(config, lengths, 32 * len(lengths)) / time / speed.peak, "")
+        yield Figure(f"CPU, T=48: {kind}: predicted / measured", predict(work, speed).seconds / time, "")
+
+
+def measure(quick: bool, size: str) -> Iterator[Figure | str]:
+    if quick:
+        yield from on_cpu()
+        return
+    with ProcessPoolExecutor(WORKERS, get_context("spawn"), hide_gpus) as pool:
+        yield from of_size(size, pool, speed_of(torch.cuda.get_device_name()))
