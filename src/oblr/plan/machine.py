@@ -3,21 +3,18 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from statistics import median
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
-from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.plan.dry_run import DryRun
+from oblr.plan.places import DEVICE, HOST
 from oblr.plan.roofline import Speed, predict
-from oblr.plan.update import Batch, World, plan_update
-from oblr.policy import PolicyModule
-from oblr.schedules.constant import ConstantSchedule
+from oblr.plan.update import Batch, fake_model
 
 #: So small that an update takes nothing but each operation's own time.
 _TINY = Qwen3Config(
@@ -46,30 +43,21 @@ def this_cpu() -> Speed:
 
 def _launch(speed: Speed) -> float:
     """Seconds of an operation: those of a tiny update, by the operations that are counted in it."""
-    lengths, norms = [_BATCH.longest] * _BATCH.group_size, GradNorms("exact", "one")
-    policy = PolicyModule(
-        path="",
-        dtype="float32",
-        gradnorm=norms,
-        baseline=GradientWeightedBaseline(),
-        loss=PolicyGradientLoss("none"),
-        schedule=ConstantSchedule(1.0),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        temperature=1.0,
-        token_budget=sum(lengths),
-        logprob_gap_mean=1.0,
-        logprob_gap_p99=1.0,
-    )
-    work = plan_update(policy, _TINY, World(gpu=False), _BATCH).work
+    norms, rollouts = GradNorms("exact", "one"), _BATCH.rollouts([_BATCH.longest] * _BATCH.group_size)
+
+    def update(scorer: TokenScorer, device: torch.device) -> None:
+        packed = pack(rollouts).to(device)
+        with norms.score(scorer, scorer.lm, [packed], _BATCH.group_size) as scores:
+            scores.backward(torch.ones(_BATCH.group_size, dtype=torch.float64, device=device))
+
+    run = DryRun()
+    counted = TokenScorer(fake_model(run, _TINY, "float32"), 1.0)
+    with run:
+        update(counted, DEVICE)
     with torch.random.fork_rng():
-        scorer = TokenScorer(Qwen3ForCausalLM(_TINY).train(), 1.0)
-    rollouts = _BATCH.rollouts(lengths)
-
-    def update() -> None:
-        with norms.score(scorer, scorer.lm, [pack(rollouts)], _BATCH.group_size) as scores:
-            scores.backward(torch.ones(len(lengths), dtype=torch.float64))
-
-    return max(0.0, _seconds(update, 10) - predict(work, speed).seconds) / work.total("launches")
+        real = TokenScorer(Qwen3ForCausalLM(_TINY).train(), 1.0)
+    seconds = _seconds(lambda: update(real, HOST), 10) - predict(run.work, speed).seconds
+    return max(0.0, seconds) / run.work.total("launches")
 
 
 def _seconds(function: Callable[[], object], times: int) -> float:
