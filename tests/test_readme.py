@@ -74,6 +74,8 @@ def test_what_bfloat16_makes_of_ratios_is_as_measured():
     assert f"beside float32, is {100 * figures['128 tokens, none: error of ĝ']:.0f} %" in README
     dropped = figures["bfloat16 engine, 512 tokens, gspo: dropped at the first update"]
     assert f"GSPO drops {100 * dropped:.0f} % of the responses" in README
+    errors = [results("second_update")[f"by the {whose}'s: error of log ρ"]["value"] for whose in ("engine", "policy")]
+    assert "off by {:.2f} nats with the engine's and by {:.2f} with the policy's own".format(*errors) in README
 
 
 @pytest.mark.parametrize("tier", ["exact", "sketch", "logit", "length"])
