@@ -1,13 +1,13 @@
 """What would an update take on a GPU? Counted on paper: operations, bytes, launches, waits; seconds and MFU from them.
 
-    python benchmarks/roofline.py [--quick] [--before]
+    python benchmarks/roofline.py [--quick] [--calibration] [--before]
 
 The very code runs on shapes alone, a micro-batch of 8,192 tokens of Qwen3-4B (tied) and 8B (untied) with a GPU's ways
 and bfloat16 products; `oblr.plan.roofline` says how long that takes, and what it leaves out. The plain update, which
 others are measured by, is counted alike. ``--before`` keeps the counts as those that later ones stand beside.
 
-How far that may be trusted is tried on this CPU: updates of several shapes, lengths and kinds, predicted from the same
-counts with this machine's speed, which is measured in the same run, against measured.
+How far that may be trusted is tried on this CPU (``--calibration``): updates of several shapes, lengths and kinds,
+predicted from the same counts with this machine's speed, which is measured in the same run, against measured.
 """
 
 import argparse
@@ -271,26 +271,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--before", action="store_true", help="keep the counts as those of before")
-    parser.add_argument("--calibration", action="store_true", help="nothing else")
+    parser.add_argument("--calibration", action="store_true", help="try on this CPU how far it may be trusted")
     args = parser.parse_args()
     if args.quick:
-        cases = [Case("4B", "512", "plain")]
-    else:
-        cases = [Case("4B", lengths, kind) for lengths in BATCHES for kind in KINDS]
-        cases += [Case("4B", "2048", kind, True) for kind in KINDS if "sketch" not in kind]
-        cases += [Case("8B", lengths, kind) for lengths in ("512", "2048") for kind in KINDS if kind in CALIBRATED]
+        figures, tables = on_paper([Case("4B", "512", "plain")])
+        figures += calibration(["128×8"], [64], ("plain", "exact, one pass"), 3)
+        return write("roofline-quick", figures, tables=tables)
     if args.calibration:
-        cases = []
+        return write("roofline-calibration", calibration(list(SHAPES), [64, 256, 512], CALIBRATED, 5))
+    cases = [Case("4B", lengths, kind) for lengths in BATCHES for kind in KINDS]
+    cases += [Case("4B", "2048", kind, True) for kind in KINDS if "sketch" not in kind]
+    cases += [Case("8B", lengths, kind) for lengths in ("512", "2048") for kind in KINDS if kind in CALIBRATED]
     figures, tables = on_paper(cases)
     if args.before:
         return write("roofline-before", figures, tables=tables)
-    calibrated = (["128×8"], [64], ("plain", "exact, one pass"), 3)
-    if not args.quick:
-        calibrated = (list(SHAPES), [64, 256, 512], CALIBRATED, 5)
-    before = json.loads(BEFORE.read_text()) if BEFORE.exists() else None
-    name = "roofline-quick" if args.quick else "roofline-calibration" if args.calibration else "roofline"
-    figures += calibration(*calibrated)
-    write(name, figures, tables=tables, **({"before": before} if before and not args.quick else {}))
+    before = json.loads(BEFORE.read_text())
+    write("roofline", figures, tables=tables, before={key: before[key] for key in ("revision", "figures")})
 
 
 if __name__ == "__main__":
