@@ -15,49 +15,59 @@ from oblr.plan.dry_run import DryRun
 from oblr.plan.places import DEVICE, HOST
 from oblr.plan.roofline import Speed, predict
 from oblr.plan.update import Batch, fake_model
+from oblr.plan.work import Work
 
-#: So small that an update takes nothing but each operation's own time.
-_TINY = Qwen3Config(
-    vocab_size=64,
-    hidden_size=16,
-    intermediate_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
-    tie_word_embeddings=True,
-)
-_BATCH = Batch(groups=1, group_size=4, longest=8, response=4)
+
+def _config(hidden: int) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=2 * hidden,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden // 4,
+        tie_word_embeddings=True,
+    )
+
+
+#: An update so small that it takes nothing but each operation's own time, and one whose activations fill no cache.
+_TINY = _config(16), Batch(groups=1, group_size=4, longest=8, response=4)
+_LARGE = _config(128), Batch(groups=10, group_size=8, longest=32, response=24)
 
 
 def this_cpu() -> Speed:
-    """What products, reading and writing, and an operation in itself take here, through Python and autograd."""
+    """Peaks of products and memory; an operation's own time; and what share of the peaks updates get."""
     x, y = torch.randn(2048, 384), torch.randn(384, 384)
-    flops = 2 * x.numel() * len(y) / _seconds(lambda: x @ y, 30)
-    # Into memory that is new, as activations are.
-    bandwidth = 2 * x.nbytes / _seconds(lambda: x * 1.5, 30)
-    shares = {"products": 1.0, "attention": 1.0, "streams": 1.0}  # of what was measured
-    speed = Speed("this CPU", {"float32": flops}, bandwidth, **shares, launch=0, kernel=0, sync=0, serial=True)
-    return replace(speed, launch=_launch(speed))
+    flops = 2 * x.numel() * len(y) / _seconds(lambda: x @ y, 20)
+    bandwidth = 2 * x.nbytes / _seconds(lambda: x * 1.5, 20)
+    speed = replace(Speed("this CPU", {"float32": flops}, bandwidth), launch=0, kernel=0, sync=0, serial=True)
+    speed = replace(speed, products=1, attention=1, streams=1)
+    work, seconds = _update(*_TINY, times=10)
+    speed = replace(speed, launch=max(0.0, seconds - predict(work, speed).seconds) / work.total("launches"))
+    work, seconds = _update(*_LARGE, times=3)
+    predicted = predict(work, speed)
+    share = sum(predicted.phases.values()) / max(seconds - predicted.launching, 0.1 * seconds)
+    share = min(1.0, share)
+    return replace(speed, products=share, attention=share, streams=share)
 
 
-def _launch(speed: Speed) -> float:
-    """Seconds of an operation: those of a tiny update, by the operations that are counted in it."""
-    norms, rollouts = GradNorms("exact", "one"), _BATCH.rollouts([_BATCH.longest] * _BATCH.group_size)
+def _update(config: Qwen3Config, batch: Batch, times: int) -> tuple[Work, float]:
+    """The work of an exact update of one micro-batch, counted, and its seconds, measured."""
+    lengths = [batch.longest] * batch.groups * batch.group_size
+    norms, rollouts, run = GradNorms("exact", "one"), batch.rollouts(lengths), DryRun()
 
     def update(scorer: TokenScorer, device: torch.device) -> None:
         packed = pack(rollouts).to(device)
-        with norms.score(scorer, scorer.lm, [packed], _BATCH.group_size) as scores:
-            scores.backward(torch.ones(_BATCH.group_size, dtype=torch.float64, device=device))
+        with norms.score(scorer, scorer.lm, [packed], batch.group_size) as scores:
+            scores.backward(torch.ones(len(lengths), dtype=torch.float64, device=device))
 
-    run = DryRun()
-    counted = TokenScorer(fake_model(run, _TINY, "float32"), 1.0)
+    counted = TokenScorer(fake_model(run, config, "float32"), 1.0)
     with run:
         update(counted, DEVICE)
     with torch.random.fork_rng():
-        real = TokenScorer(Qwen3ForCausalLM(_TINY).train(), 1.0)
-    seconds = _seconds(lambda: update(real, HOST), 10) - predict(run.work, speed).seconds
-    return max(0.0, seconds) / run.work.total("launches")
+        real = TokenScorer(Qwen3ForCausalLM(config).train(), 1.0)
+    return run.work, _seconds(lambda: update(real, HOST), times)
 
 
 def _seconds(function: Callable[[], object], times: int) -> float:
