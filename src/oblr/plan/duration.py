@@ -109,8 +109,7 @@ def duration(
     parameters: numbers in the policy.
     """
     live = usual.of(batch)
-    lengths, (two_parts, n_parts) = live.full(token_budget), live.split(token_budget)
-    lengths = lengths if n_parts == 1 else two_parts[: len(two_parts) // 2]
+    lengths = next(iter(live.split(token_budget)), live.full(token_budget))
     micro_batches = max(1.0, live.groups * live.group_size * usual.length / sum(lengths))
     work, once = predict(update.work, speed), predict(update.once, speed)
     received = update.moved.total() / speed.link if speed.link else 0.0

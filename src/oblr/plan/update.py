@@ -71,11 +71,11 @@ class Batch:
         count = min(self.groups, -(-token_budget // (self.group_size * self.longest))) * self.group_size
         return [min(self.longest, token_budget // count)] * count
 
-    def split(self, token_budget: int) -> tuple[list[int], int]:
-        """Those of two parts of a group too large for one, which show what all take, and how many it is cut into."""
+    def split(self, token_budget: int) -> list[list[int]]:
+        """Those of two parts of a group too large for one, which show what all take; empty if there is none."""
         group = [self.longest] * self.group_size
         ((_, n_parts),) = plan([group], [True], token_budget, lambda counts: counts)
-        return [length for part in cut(group, n_parts)[:2] for length in part], n_parts
+        return [list(part) for part in cut(group, n_parts)[:2]] if n_parts > 1 else []
 
     def rollouts(self, lengths: Sequence[int]) -> list[Rollout]:
         answers = [min(self.response, length - 1) for length in lengths]
@@ -253,24 +253,25 @@ def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: 
 
 def _updates(run: DryRun, policy: PolicyModule, batch: Batch) -> tuple[Work, Bytes, Work]:
     """The policy's own update, of full micro-batches and of groups too large for one, where there are any."""
-    budget, (parts, n_parts) = policy.token_budget, batch.split(policy.token_budget)
-    full = batch.full(budget)
+    budget, parts, full = policy.token_budget, batch.split(policy.token_budget), batch.full(policy.token_budget)
     try:
         policy.token_budget = sum(full)
-        work, moved, once = _update(run, policy, batch, full, batch.group_size, times=2 if n_parts == 1 else 1)
+        work, moved, once = _update(run, policy, batch, [full], batch.group_size, times=1 if parts else 2)
     finally:
         policy.token_budget = budget
-    if n_parts > 1:
-        work, moved, once = _update(run, policy, batch, parts, len(parts), times=1)
+    if parts:
+        work, moved, once = _update(run, policy, batch, parts, sum(map(len, parts)), times=1)
         work, moved = work * 0.5, Bytes({name: size // 2 for name, size in moved.items()})
     return work, moved, once
 
 
 def _update(
-    run: DryRun, policy: PolicyModule, batch: Batch, lengths: list[int], group_size: int, times: int = 2
+    run: DryRun, policy: PolicyModule, batch: Batch, parts: list[list[int]], group_size: int, times: int
 ) -> tuple[Work, Bytes, Work]:
-    rollouts = batch.rollouts(lengths)
-    n, vocabulary = len(pack(rollouts).targets), policy.scorer.lm.get_output_embeddings().out_features
-    widths = {vocabulary, width := min(vocabulary, max(1, SLICE // n)), vocabulary % width}
-    run.shapes |= {(n, width): "logits" for width in widths}
+    vocabulary = policy.scorer.lm.get_output_embeddings().out_features
+    for lengths in parts:
+        n = len(pack(batch.rollouts(lengths)).targets)
+        widths = {vocabulary, width := min(vocabulary, max(1, SLICE // n)), vocabulary % width}
+        run.shapes |= {(n, width): "logits" for width in widths}
+    rollouts = batch.rollouts([length for lengths in parts for length in lengths])
     return micro_batches(run, policy, rollouts, group_size, times)
