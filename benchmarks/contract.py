@@ -203,7 +203,7 @@ def wheel(version: str) -> Path:
 
 def pinned() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (requirement,) = project["optional-dependencies"]["cuda"]
+    (requirement,) = (each for each in project["optional-dependencies"]["cuda"] if each.startswith("vllm=="))
     return requirement.removeprefix("vllm==")
 
 
