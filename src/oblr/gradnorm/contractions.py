@@ -95,7 +95,8 @@ class SketchNorms:
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Matrix product [..., m, k] × [..., k, n] in float32, whatever the inputs."""
-    if on_gpu(x) and x.dtype != torch.float32:  # on tensor cores: low-precision factors, float32 sums
+    real = type(x) is Tensor and not x.is_cuda  # small tensors of a dry run have numbers, on a CPU
+    if on_gpu(x) and x.dtype != torch.float32 and not real:  # on tensor cores: low-precision factors, float32 sums
         return torch.bmm(x, y, out_dtype=torch.float32) if x.ndim == 3 else torch.mm(x, y, out_dtype=torch.float32)
     return x.float() @ y.float()
 
