@@ -53,6 +53,7 @@ from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
 from oblr.model import TokenScorer, load_config, load_model, load_tokenizer, weights_digest
 from oblr.packing import pack
+from oblr.randomness import derived_seed
 from oblr.rollout.hf import HFEngine
 from oblr.types import Completion, Moments, Problem, ResponseTokens, Rollout, Sampling
 
@@ -130,7 +131,8 @@ def sample(setting: Setting) -> list[Rollout]:
         engine.weight_version = 0  # its folder's weights are the policy's
         sampling = Sampling(GROUP_SIZE, 1.0, max(setting.lengths), (setting.unused,))
         kept.parent.mkdir(exist_ok=True)
-        torch.save(engine.generate(setting.prompts, sampling, SEED), kept)
+        seeds = [derived_seed(SEED, q) for q in range(len(setting.prompts))]
+        torch.save(engine.generate(setting.prompts, sampling, seeds), kept)
     groups: list[list[Completion]] = torch.load(kept, weights_only=False)
     problem = Problem("", "", "")
     pairs = zip(setting.prompts, groups, strict=True)

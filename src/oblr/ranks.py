@@ -30,7 +30,7 @@ What is made of a head under FSDP must not depend on a rank's own number of targ
 :meth:`oblr.model.TokenScorer.forward`.
 """
 
-import atexit
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -109,7 +109,7 @@ def join(device: torch.device) -> None:
     """The ranks of this run are those of the default group, which its strategy has just made."""
     global _run
     _run = Ranks(dist.group.WORLD, device)
-    atexit.register(_part)
+    weakref.finalize(dist, _part)  # at exit after those of engines, which still use their groups; atexit's come before
 
 
 def stay_alone() -> None:

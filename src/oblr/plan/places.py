@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DEVICE, HOST = torch.device("cpu", 0), torch.device("cpu")
 _SOURCE = Path(__file__).parents[1]
+#: Its buffers are on the device, which its mesh calls ``cpu``.
+_SHARDING = "torch.distributed.fsdp."
 _FROM_DATA = {torch.tensor, torch.as_tensor}
 #: On CUDA one kernel, whatever the CPU makes it of.
 _WHOLE = {torch.nn.functional.rms_norm, torch.rms_norm, torch.ops.aten._fused_rms_norm}
@@ -52,10 +54,15 @@ class Places(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in self.ask:
             return self.ask[func](*args, **kwargs)
-        if kwargs.get("device") is None or _asked_by_torch():
+        if kwargs.get("device") is None:
             return func(*args, **kwargs)
-        with self.run.making_on(torch.device(kwargs["device"]) == DEVICE):
-            return func(*args, **kwargs | {"device": HOST})
+        if _asked_by_torch():
+            there = True if _asks().startswith(_SHARDING) else None
+        else:
+            there = torch.device(kwargs["device"]) == DEVICE
+            kwargs = kwargs | {"device": HOST}
+        with self.run.making_on(there):
+            return func(*args, **kwargs)
 
     @contextmanager
     def of_fake_tensors(self) -> Iterator[None]:
@@ -128,12 +135,17 @@ class Places(TorchFunctionMode):
         return run
 
 
-def _asked_by_torch() -> bool:
-    """Libraries compare devices, and see them partly without the mode; to them nothing is on the device."""
+def _asks() -> str:
+    """The module that called."""
     frame = sys._getframe(2)
     while frame.f_globals["__name__"] == __name__:
         frame = frame.f_back  # type: ignore[assignment]
-    return frame.f_globals["__name__"].partition(".")[0] == "torch"
+    return str(frame.f_globals["__name__"])
+
+
+def _asked_by_torch() -> bool:
+    """Libraries compare devices, and see them partly without the mode; to them nothing is on the device."""
+    return _asks().partition(".")[0] == "torch"
 
 
 def place() -> str:
