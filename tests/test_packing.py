@@ -6,7 +6,8 @@ import torch
 from conftest import make_rollouts, tiny_model
 
 from oblr.model import TokenScorer
-from oblr.packing import Segments, cut, pack, plan
+from oblr.packing import pack, plan
+from oblr.segments import Segments, cut
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 

@@ -21,11 +21,12 @@ from oblr.kernels import upload
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
 from oblr.model import TokenScorer, load_config, load_model, load_sharded
-from oblr.packing import PackedBatch, cut, pack, plan
+from oblr.packing import PackedBatch, pack, plan
 from oblr.randomness import random_state, set_random_state
 from oblr.ranks import of_run, on_every_rank
 from oblr.reference import Reference
 from oblr.schedules.base import Schedule
+from oblr.segments import cut
 from oblr.timing import Stopwatch
 from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from oblr.gradnorm import contractions
-from oblr.packing import Segments
+from oblr.segments import Segments
 
 IDS = torch.tensor([0, 0, 2, -1, 1, 2, 2, -1, 0, 2])
 

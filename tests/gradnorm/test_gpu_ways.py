@@ -18,7 +18,8 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import rounded_once
 from oblr.kernels import as_on_gpu
 from oblr.model import TokenScorer
-from oblr.packing import cut, pack
+from oblr.packing import pack
+from oblr.segments import cut
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3, 0.7, 1.1, -0.2])

@@ -22,7 +22,7 @@ from oblr.gradnorm.head import HeadUse
 from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingUse, Kept, LinearUse, SumUse, TiedHead, Use, Weighting
 from oblr.kernels import on_gpu
-from oblr.packing import Segments
+from oblr.segments import Segments
 
 Mode = Literal["norms", "record", "weights", "sum"]
 #: Layers that have been found to be plain RMSNorms.

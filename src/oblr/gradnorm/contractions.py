@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oblr.kernels import on_gpu, upload
-from oblr.packing import Segments
+from oblr.segments import Segments
 
 T = TypeVar("T")
 #: Rows of a Gram matrix that are computed at once; of the symmetric matrix only what lies right of them is needed. On a

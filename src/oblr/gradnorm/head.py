@@ -19,7 +19,7 @@ from oblr.gradnorm.contractions import LinearNorms
 from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Use, Weighting
 from oblr.kernels import on_gpu
-from oblr.packing import Segments
+from oblr.segments import Segments
 from oblr.types import TokenScores
 
 #: Most logits held at once, float32.

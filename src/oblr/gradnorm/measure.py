@@ -17,7 +17,8 @@ from oblr.errors import SettingError
 from oblr.gradnorm.capture import GradientSum, capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
-from oblr.packing import PackedBatch, Segments
+from oblr.packing import PackedBatch
+from oblr.segments import Segments
 from oblr.types import ResponseTokens, TokenScores
 
 Tier = Literal["exact", "sketch", "logit", "length", "uniform"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms, same
-from oblr.packing import Segments, distinct_tokens
+from oblr.segments import Segments, distinct_tokens
 
 
 class Weighting:

@@ -19,7 +19,7 @@ from oblr.fused import fuse_torch
 from oblr.gradnorm.head import SLICE
 from oblr.kernels import as_on_gpu
 from oblr.model import TokenScorer
-from oblr.packing import cut, pack, plan
+from oblr.packing import pack, plan
 from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
 from oblr.plan.liger import stand_in_for_liger
 from oblr.plan.phases import Alone, micro_batches, phases
@@ -27,6 +27,7 @@ from oblr.plan.places import DEVICE
 from oblr.plan.work import Work
 from oblr.policy import PolicyModule
 from oblr.reference import Reference
+from oblr.segments import cut
 from oblr.types import Completion, Problem, Rollout
 
 #: Blocks at the start and at the end of a model that may differ from those between; FSDP2 works ahead by two.
