@@ -2,6 +2,8 @@
 
 import functools
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,17 +11,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 
-def stand_in_for_liger(lm: PreTrainedModel) -> None:
-    """SwiGLU becomes one product of gate and up, rotary embeddings one product of each of query and key.
+@contextmanager
+def stand_in_for_liger(lm: PreTrainedModel) -> Iterator[None]:
+    """Inside, SwiGLU is one product of gate and up, rotary embeddings are one product of each of query and key.
 
     A backward kernel of SwiGLU writes two gradients, where the product has a kernel for each.
     """
     for module in lm.modules():
         if all(isinstance(getattr(module, name, None), nn.Linear) for name in ("gate_proj", "up_proj", "down_proj")):
             module.forward = functools.partial(_swiglu, module)  # type: ignore[method-assign]
-    modeling = sys.modules[type(lm).__module__]
-    if hasattr(modeling, "apply_rotary_pos_emb"):
-        modeling.apply_rotary_pos_emb = _rotated  # type: ignore[attr-defined]
+    modeling: Any = sys.modules[type(lm).__module__]  # of all models of this kind in this process
+    rotary = getattr(modeling, "apply_rotary_pos_emb", None)
+    try:
+        if rotary is not None:
+            modeling.apply_rotary_pos_emb = _rotated
+        yield
+    finally:
+        if rotary is not None:
+            modeling.apply_rotary_pos_emb = rotary
 
 
 def _swiglu(module: Any, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ one parameter and coming to the next, the most that is live is linear in their n
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,15 +194,15 @@ def _places(peaks: dict[Place, Bytes], layers: int, edges: tuple[int, int]) -> d
 def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> _Run:
     run = DryRun()
     policy.to(DEVICE)
-    with fake_world(world.ranks) as mesh:
-        scorer = _scorer(run, policy, config, world, mesh)
+    with fake_world(world.ranks) as mesh, ExitStack() as ways:
+        scorer = _scorer(run, policy, config, world, mesh, ways)
         policy.scorer = scorer
         parameters = dict(scorer.named_parameters())
         run.adopt("weights", parameters.items())
         run.shapes = shapes_in_transit(scorer.lm)
         policy.reference = None
         if policy.kl is not None:
-            reference = _scorer(run, policy, config, world, mesh)
+            reference = _scorer(run, policy, config, world, mesh, ways)
             run.adopt("reference model", ((f"reference.{name}", p) for name, p in reference.named_parameters()))
             policy.reference = Reference(reference, policy.kl)
         with run, torch.autocast("cpu", torch.bfloat16) if world.mixed else nullcontext():
@@ -236,14 +236,16 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
     return _Run(update, resident, run.peaks, moved, run.moved, work, once)
 
 
-def _scorer(run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh) -> TokenScorer:
+def _scorer(
+    run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh, ways: ExitStack
+) -> TokenScorer:
     computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
     chosen = choose_attention(config, world.gpu, computed)
     attention = chosen if policy.attention == "auto" else policy.attention
     lm = fake_model(run, config, policy.dtype_name, attention)
     if world.gpu:
         fuse_torch(lm)
-        stand_in_for_liger(lm)
+        ways.enter_context(stand_in_for_liger(lm))
     scorer = TokenScorer(lm, policy.temperature)
     if world.checkpointing:
         scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
