@@ -23,12 +23,9 @@ def run(folder, kind, rewards, *runs, precision="32-true", logits=SLICE):
     ``logits`` are held at once. Two ranks must have taken part in the same collectives.
     """
     arguments = kind, rewards, precision, str(logits), str(folder)
-    subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "rank_worker.py"), *arguments, *runs],
-        check=True,
-        capture_output=True,
-        timeout=240,
-    )
+    command = [sys.executable, str(ROOT / "tests" / "rank_worker.py"), *arguments, *runs]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
     names = ["-".join(one.split(":")[:2]) for one in runs]
     if kind != "single":
         assert all(recorded(folder / name) for name in names)
