@@ -1,4 +1,4 @@
-"""How fast this machine's CPU is when it is asked, in a second or two."""
+"""How fast this machine's CPU is when it is asked, in three seconds."""
 
 import time
 from collections.abc import Callable
@@ -16,6 +16,9 @@ from oblr.plan.places import DEVICE, HOST
 from oblr.plan.roofline import Speed, predict
 from oblr.plan.update import Batch, fake_model
 from oblr.plan.work import Work
+
+#: Seconds before each update that is measured.
+PAUSE = 0.05
 
 
 def _config(hidden: int) -> Qwen3Config:
@@ -45,7 +48,7 @@ def this_cpu() -> Speed:
     speed = replace(speed, products=1, attention=1, streams=1)
     work, seconds = _update(*_TINY, times=10)
     speed = replace(speed, launch=max(0.0, seconds - predict(work, speed).seconds) / work.total("launches"))
-    work, seconds = _update(*_LARGE, times=3)
+    work, seconds = _update(*_LARGE, times=5)
     predicted = predict(work, speed)
     share = sum(predicted.phases.values()) / max(seconds - predicted.launching, 0.1 * seconds)
     share = min(1.0, share)
@@ -67,13 +70,21 @@ def _update(config: Qwen3Config, batch: Batch, times: int) -> tuple[Work, float]
         update(counted, DEVICE)
     with torch.random.fork_rng():
         real = TokenScorer(Qwen3ForCausalLM(config).train(), 1.0)
-    return run.work, _seconds(lambda: update(real, HOST), times)
+    elsewhere = torch.ones(2**24)
+
+    def rest() -> None:
+        """As a rollout does: caches are another's, and cores have slept."""
+        elsewhere.mul_(1.0)
+        time.sleep(PAUSE)
+
+    return run.work, _seconds(lambda: update(real, HOST), times, rest)
 
 
-def _seconds(function: Callable[[], object], times: int) -> float:
-    """Median, after a first time."""
+def _seconds(function: Callable[[], object], times: int, before: Callable[[], object] = lambda: None) -> float:
+    """Median, after a first time; of ``before``, which precedes each, none."""
     taken = []
     for _ in range(times + 1):
+        before()
         start = time.perf_counter()
         function()
         taken.append(time.perf_counter() - start)
