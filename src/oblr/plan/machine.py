@@ -1,4 +1,4 @@
-"""How fast this machine's CPU is when it is asked, in three seconds."""
+"""How fast this machine's CPU is when it is asked, in five seconds."""
 
 import time
 from collections.abc import Callable
