@@ -27,7 +27,7 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.model import TokenScorer
 from oblr.packing import pack
-from oblr.plan.machine import this_cpu
+from oblr.plan.machine import rest, this_cpu
 from oblr.plan.phases import PHASES
 from oblr.plan.plain import PlainPolicy
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
@@ -228,6 +228,7 @@ def measured(config: Qwen3Config, kind: str, lengths: list[int], batch: Batch, r
     norms, taken = GradNorms(tier, passes), []
     for _ in range(rounds + 1):
         scorer.zero_grad(set_to_none=False)
+        rest()
         start = time.perf_counter()
         if kind == "plain":
             scorer(packed).logprobs.sum().backward()
@@ -255,7 +256,8 @@ def calibration(shapes: list[str], lengths: list[int], kinds: tuple[str, ...], r
                 figures.append(Figure(f"CPU, {name}, T={length}, {kind}: measured", 1e3 * taken, "ms"))
                 figures.append(Figure(f"CPU, {name}, T={length}, {kind}: predicted / measured", predicted / taken, ""))
     predictions, truths = zip(*pairs, strict=True)
-    errors = [abs(p / t - 1) for p, t in pairs]
+    ratios = [p / t for p, t in pairs]
+    errors, scale = [abs(ratio - 1) for ratio in ratios], statistics.median(ratios)
     return [
         Figure("CPU: speed of products", speed.peak / 1e9, "GFLOP/s"),
         Figure("CPU: speed of memory", speed.bandwidth / 1e9, "GB/s"),
@@ -263,6 +265,8 @@ def calibration(shapes: list[str], lengths: list[int], kinds: tuple[str, ...], r
         Figure("CPU: rank correlation of predicted and measured", float(spearmanr(predictions, truths).statistic), ""),
         Figure("CPU: median relative error of prediction", statistics.median(errors), ""),
         Figure("CPU: largest relative error of prediction", max(errors), ""),
+        Figure("CPU: median of predicted / measured", scale, ""),
+        Figure("CPU: median relative error but for that", statistics.median(abs(r / scale - 1) for r in ratios), ""),
         *figures,
     ]
 

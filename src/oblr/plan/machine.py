@@ -70,14 +70,13 @@ def _update(config: Qwen3Config, batch: Batch, times: int) -> tuple[Work, float]
         update(counted, DEVICE)
     with torch.random.fork_rng():
         real = TokenScorer(Qwen3ForCausalLM(config).train(), 1.0)
-    elsewhere = torch.ones(2**24)
-
-    def rest() -> None:
-        """As a rollout does: caches are another's, and cores have slept."""
-        elsewhere.mul_(1.0)
-        time.sleep(PAUSE)
-
     return run.work, _seconds(lambda: update(real, HOST), times, rest)
+
+
+def rest() -> None:
+    """As a rollout does: caches are another's, and cores have slept."""
+    torch.ones(2**24).mul_(1.0)
+    time.sleep(PAUSE)
 
 
 def _seconds(function: Callable[[], object], times: int, before: Callable[[], object] = lambda: None) -> float:
