@@ -4,8 +4,7 @@
 
 Measured is the growth of the peak of a fresh process that trains a small policy with Qwen3's vocabulary, in float32 on
 the CPU, through the real trainer. Planned for it is what ``plan=true`` says of weights, gradients, optimizer state and
-what comes and goes. The experiments' plans are on paper: GiB on each GPU, and what a rank receives in a step. The time
-of a step is predicted and measured for the pocket experiment, on this machine.
+what comes and goes. The experiments' plans are on paper: GiB on each GPU, and what a rank receives in a step.
 """
 
 import argparse
@@ -15,18 +14,15 @@ import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import lightning as L
 import torch
 from gradnorm import peak_memory
 from hydra import compose, initialize_config_dir
-from report import ROOT, Figure, at_most, median_ratio, write
+from report import ROOT, Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from callbacks.summary import read_curves
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
@@ -164,24 +160,6 @@ def accuracy(cases: list[str]) -> list[Figure]:
     return figures
 
 
-def step_time(rounds: int, steps: int) -> list[Figure]:
-    """Predicted over measured seconds of the pocket experiment's step, each round with a run and a plan of its own."""
-    ratios = []
-    for seed in range(rounds):
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            predicted = make(compose("train", overrides=["experiment=pocket"])).duration.step
-        with tempfile.TemporaryDirectory() as folder:
-            settings = [f"steps={steps}", f"seed={seed}", f"paths.output_dir={folder}/run", "~callbacks.evaluation"]
-            command = [sys.executable, "src/train.py", "experiment=pocket", *settings]
-            subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-            ratios.append(predicted / median(read_curves(Path(folder) / "run" / "tensorboard")["time/step"][1]))
-    error = median(abs(ratio - 1) for ratio in ratios)
-    return [
-        median_ratio("pocket: predicted / measured time of a step", ratios, ""),
-        at_most("pocket: |predicted / measured − 1| of a step's time, median", error, "", 0.3),
-    ]
-
-
 def on_paper(size: str, devices: int, nodes: int, written_for: bool) -> list[Figure]:
     """What an experiment takes of each of so many GPUs, and what each receives in a step."""
     overrides = [f"experiment=oblr_qwen3_{size}", f"trainer.devices={devices}", f"trainer.num_nodes={nodes}"]
@@ -209,7 +187,6 @@ def main() -> None:
     figures = accuracy(list(CASES)[:1] if args.quick else list(CASES))
     for size, devices, nodes, written_for in () if args.quick else EXPERIMENTS:
         figures += on_paper(size, devices, nodes, written_for)
-    figures += step_time(1, 3) if args.quick else step_time(9, 20)
     write("plan-quick" if args.quick else "plan", figures)
 
 

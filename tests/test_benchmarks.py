@@ -23,6 +23,7 @@ NAMES = [
     "scaling",
     "second_update",
     "step",
+    "step_time",
     "tiers",
 ]
 NAMES.append("contract")  # make contract, which make bench does not run
