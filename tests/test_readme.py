@@ -56,6 +56,19 @@ def test_cost_figures_are_the_measured_ones(kind):
     assert f"| {kind} | " + " | ".join(found) + " |" in README
 
 
+@pytest.mark.parametrize("kind", ["exact, one pass", "sketch, one pass", "logit", "exact, two passes"])
+def test_predicted_figures_are_the_counted_ones(kind):
+    figures, cells = {name: figure["value"] for name, figure in results("roofline").items()}, []
+    for case in ("4B, T=512", "4B, T=2048"):
+        predicted, mfu = (figures[f"{case}: {kind}: {what}"] for what in ("predicted", "MFU on H100"))
+        cells += [f"{predicted:.2f}", f"{100 * mfu:.0f} %"]
+    assert f"| {kind} | " + " | ".join(cells) + " |" in README
+    plain = [100 * figures[f"4B, T={n}: plain: MFU on H100"] for n in (512, 2048)]
+    launches = figures["4B, T=2048: exact, one pass: launches over plain"]
+    assert f"launches\n{launches:.1f} times as many kernels" in README
+    assert "predicted to reach {:.0f} % and {:.0f} % of the peak".format(*plain) in README
+
+
 @pytest.mark.parametrize("ratio", ["sequence", "sequence ≤ 5", "sequence ≤ 2", "token ≤ 2"])
 def test_ratio_figures_are_the_measured_ones(ratio):
     figures, cells = {name: figure["value"] for name, figure in results("ratios").items()}, []
