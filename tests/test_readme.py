@@ -69,6 +69,18 @@ def test_predicted_figures_are_the_counted_ones(kind):
     assert "predicted to reach {:.0f} % and {:.0f} % of the peak".format(*plain) in README
 
 
+def test_the_predicted_step_is_as_far_off_as_measured():
+    figures = results("step_time")
+    ratio, worst = (
+        figures[f"pocket: {name}"]
+        for name in ("predicted / measured time of a step", "|predicted / measured − 1|, largest")
+    )
+    interval = f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+    assert f"the prediction is {interval} of the measured step" in README
+    assert f"never off by more than {100 * worst['value']:.0f} %" in README
+    assert worst["holds"]
+
+
 @pytest.mark.parametrize("ratio", ["sequence", "sequence ≤ 5", "sequence ≤ 2", "token ≤ 2"])
 def test_ratio_figures_are_the_measured_ones(ratio):
     figures, cells = {name: figure["value"] for name, figure in results("ratios").items()}, []
