@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-BASE = {"errors", "problem", "types", "packing", "timing", "prompts", "kernels"}
+BASE = {"errors", "problem", "types", "packing", "segments", "timing", "prompts", "kernels"}
 LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
 #: room → rooms of oblr that it may import, besides itself
 ALLOWED = {
     "errors": set(),
     "problem": set(),
     "types": {"problem"},
-    "packing": {"types", "kernels"},
+    "segments": {"kernels"},
+    "packing": {"types", "kernels", "segments"},
     "timing": set(),
     "kernels": set(),
     "prompts": {"errors"},
