@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import ROOT, SHAPE, VOCAB, run_script, tiny_model
 from test_conf import composed
+from test_roofline import totals
 from torch.distributed.fsdp import FSDPModule
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
@@ -135,10 +136,7 @@ def test_a_few_blocks_tell_of_all(world, passes, monkeypatch):
 
 def summed(planned):
     """With sums of the work by phase: an operation on one number of each block has its own size for each depth."""
-    sums = [
-        {(phase, q): work.of(phase).total(q) for phase in work.phases for q in ("flops", "bytes", "launches")}
-        for work in (planned.work, planned.once)
-    ]
+    sums = [{phase: totals(work.of(phase)) for phase in work.phases} for work in (planned.work, planned.once)]
     return replace(planned, work=Work(syncs=planned.work.syncs), once=Work(syncs=planned.once.syncs)), sums
 
 

@@ -12,8 +12,8 @@ from rank_worker import LENGTHS
 
 from oblr.gradnorm.head import SLICE
 
-#: Relative, of the squared ratio of the longest response: each token's log-probability is off by the rounding of its
-#: logits, which are up to 4.
+#: Relative, of the squared ratio of the longest response: each token's log-probability is off by the rounding of
+#: its log-normaliser, which is about 4: log V.
 OF_SQUARED_RATIOS = 2 * max(LENGTHS) * 4 * torch.finfo(torch.float32).eps / 2
 
 
@@ -38,8 +38,8 @@ def distance(found, expected):
     return (change / sum(gradient.double().square().sum() for gradient in expected.values())).sqrt()
 
 
-def assert_equal(both, single, name, tolerance=1e-6):
-    torch.testing.assert_close(both["moments"], single["moments"], rtol=tolerance, atol=0)
+def assert_equal(both, single, name, tolerance=1e-6, of_moments=1e-6):
+    torch.testing.assert_close(both["moments"], single["moments"], rtol=of_moments, atol=0)
     assert (both.pop("baseline") - single["baseline"]).norm() <= 1e-6 * single["baseline"].norm(), name
     found, expected = both.pop("gradient"), single["gradient"]
     assert found.keys() == expected.keys()
@@ -84,7 +84,8 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
         results = run(folder, kind, "mixed", *(f"{name}:{passes}" for name in settings))
         for name, both, single in zip(settings, results, singles, strict=True):
             assert len(single["baseline"])
-            assert_equal(both, single, f"{name} {kind}", tolerance=OF_SQUARED_RATIOS)
+            # the ratios of whole responses make rounding larger
+            assert_equal(both, single, f"{name} {kind}", tolerance=5e-6, of_moments=OF_SQUARED_RATIOS)
 
 
 def test_what_saves_memory_changes_nothing(tmp_path):

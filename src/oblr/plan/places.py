@@ -6,7 +6,7 @@ moves there is followed. So a dry run counts the very copies and waits that a GP
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +56,10 @@ class Places(TorchFunctionMode):
             return self.ask[func](*args, **kwargs)
         if kwargs.get("device") is None:
             return func(*args, **kwargs)
-        if _asked_by_torch():
-            there = True if _asks().startswith(_SHARDING) else None
-        else:
-            there = torch.device(kwargs["device"]) == DEVICE
-            kwargs = kwargs | {"device": HOST}
-        with self.run.making_on(there):
+        if not _asked_by_torch():
+            with self.run.making_on(torch.device(kwargs["device"]) == DEVICE):
+                return func(*args, **kwargs | {"device": HOST})
+        with self.run.making_on(True) if _asks().startswith(_SHARDING) else nullcontext():
             return func(*args, **kwargs)
 
     @contextmanager
