@@ -8,11 +8,12 @@ from functools import partial
 import pytest
 import torch
 from conftest import ROOT, SHAPE, VOCAB, run_script, tiny_model
+from real_shapes import SIZES, architecture, on_meta
 from test_conf import composed
 from test_roofline import totals
 from torch.distributed.fsdp import FSDPModule
 from torch.profiler import ProfilerActivity, profile
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
+from transformers import Qwen3Config
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
@@ -32,17 +33,6 @@ from oblr.policy import PolicyModule
 from oblr.rollout.vllm import VLLMEngine
 from oblr.schedules.constant import ConstantSchedule
 from planning import make
-
-SIZES = {"4B": (4_022_468_096, True), "8B": (8_190_735_360, False)}
-
-
-def architecture(size):
-    return AutoConfig.from_pretrained(ROOT / "conf" / "architecture" / "Qwen" / f"Qwen3-{size}-Base")
-
-
-def on_meta(size):
-    with torch.device("meta"):
-        return TokenScorer(AutoModelForCausalLM.from_config(architecture(size), dtype=torch.float32), 1.0)
 
 
 def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=GradientWeightedBaseline):
@@ -69,7 +59,7 @@ def test_the_real_shapes(size):
     assert ("lm_head.weight" in weights) == (not tied)
 
 
-def test_the_engine_takes_every_weight_by_name_and_shape():
+def test_the_engine_takes_every_weight_by_name_and_shape(tmp_path):
     """vLLM's own class, on the meta device: it says which of its parameters it has been given."""
     script = """
 import sys, torch
@@ -77,15 +67,15 @@ from vllm.config import set_current_vllm_config
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
-from vllm.utils.network_utils import get_open_port
-from test_plan import ROOT, SIZES, on_meta
+from conftest import ROOT
+from real_shapes import SIZES, on_meta
 
 for size in SIZES:
     folder = ROOT / "conf" / "architecture" / "Qwen" / f"Qwen3-{size}-Base"
     config = EngineArgs(model=str(folder), skip_tokenizer_init=True, max_model_len=2048).create_engine_config()
     with set_current_vllm_config(config):
         if not torch.distributed.is_initialized():
-            init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
+            init_distributed_environment(1, 0, "file://" + sys.argv[1], 0, "gloo")
             ensure_model_parallel_initialized(1, 1)
         with torch.device("meta"):
             model = Qwen3ForCausalLM(vllm_config=config)
@@ -96,9 +86,14 @@ for size in SIZES:
 print("all")
 """
     result = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT / "tests", capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", script, tmp_path / "group"],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
-    assert result.stdout.splitlines()[-1] == "all", result.stderr
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "all"
 
 
 @pytest.mark.parametrize(("size", "ranks"), [("4B", 8), ("8B", 16)])
