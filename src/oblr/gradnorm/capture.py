@@ -1,184 +1,30 @@
 """See every layer's input and output gradient during one backward pass, and turn them into norms and gradients.
 
 `capture` replaces the forward of each layer that owns trainable parameters by an autograd function of the same value,
-whose backward hands the layer's use to a `Tape`.
+whose backward hands the layer's use to a :class:`~oblr.gradnorm.tape.Tape`.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor, Partial
 from torch.func import functional_call
 
 from oblr.errors import SettingError
-from oblr.gradnorm.contractions import ExactNorms, LinearNorms, product, square_norm
-from oblr.gradnorm.head import HeadUse
-from oblr.gradnorm.precision import autocast, no_autocast, rounded
-from oblr.gradnorm.uses import EmbeddingUse, Kept, LinearUse, SumUse, TiedHead, Use, Weighting
+from oblr.gradnorm.contractions import ExactNorms, LinearNorms, product
+from oblr.gradnorm.precision import autocast, rounded
+from oblr.gradnorm.tape import Mode, Tape
+from oblr.gradnorm.uses import EmbeddingUse, LinearUse, SumUse
 from oblr.kernels import on_gpu
 from oblr.segments import Segments
 
-Mode = Literal["norms", "record", "weights", "sum"]
 #: Layers that have been found to be plain RMSNorms.
 _RMS_NORMS: WeakSet[nn.Module] = WeakSet()
-
-
-class GradientSum:
-    """The gradient of one function whose backward passes are several; not yet in ``.grad``."""
-
-    def __init__(self) -> None:
-        self.parts: dict[tuple[nn.Module, str], Tensor] = {}
-
-    def add(self, module: nn.Module, name: str, gradient: Tensor) -> None:
-        if (module, name) in self.parts:
-            self.parts[module, name] += gradient
-        else:
-            self.parts[module, name] = gradient
-
-    def release(self) -> Tensor:
-        """Add it to ``.grad``, see :func:`_add_gradient`; returns its squared norm, float64 []."""
-        for (module, name), gradient in self.parts.items():
-            _add_gradient(module.get_parameter(name), gradient)
-        return torch.stack([square_norm(gradient).double() for gradient in self.parts.values()]).sum()
-
-
-class Tape:
-    """What one captured backward pass adds up.
-
-    Args:
-        model: the captured model.
-        segments: of the tokens of the packed rows, which every layer but the head sees.
-        head_segments: of the positions that the head is applied to.
-        mode: what the backward pass makes besides the norms.
-            ``norms``: nothing; ``.grad`` stays as it was.
-            ``record``: nothing yet; uses are kept, and :meth:`accumulate` makes weighted gradients of them.
-            ``weights``: weight gradients, as a plain backward does.
-            ``sum``: weight gradients, added up in :attr:`sum` instead of ``.grad``.
-        linear_norms: how the norm of a linear layer's gradient is found.
-        token_ids: what the input embedding is given, flat, on the CPU; None: it is asked for.
-
-    Attributes:
-        sum: set it to go on with an earlier sum.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        segments: Segments,
-        head_segments: Segments,
-        mode: Mode,
-        linear_norms: LinearNorms,
-        token_ids: Tensor | None,
-    ):
-        device, self.token_ids = segments.device, token_ids
-        self.segments, self.head_segments, self.mode, self.linear_norms = segments, head_segments, mode, linear_norms
-        self.parts: list[Tensor] = []  # squared norms [S] of single parameters' gradients
-        # Makes every captured layer's output require a gradient, whether or not its input does.
-        self.anchor = torch.zeros((), device=device, requires_grad=True)
-        self.head, self.embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
-        self.tied = self.head.weight is self.embedding.weight
-        self.sharded = isinstance(self.embedding.weight, DTensor)
-        self.tied_head: TiedHead | None = None
-        self.kept: list[Kept] = []
-        self.sum = GradientSum()
-        self.last_cast: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def square_norms(self) -> Tensor:
-        """``‖∇θ f_s‖²`` of each segment's share ``f_s`` of the differentiated sum, float64 [S]."""
-        return _total(self.parts, self.segments)
-
-    def parameter(self, p: Any) -> Any:
-        """``p`` as autograd may see it: detached unless the pass makes weight gradients."""
-        return p if p is None or self.mode == "weights" else p.detach()
-
-    def input(self, x: Tensor) -> Tensor:
-        """A linear layer's input in autocast's precision; q, k and v are given the same one."""
-        if self.last_cast is None or self.last_cast[0] is not x:
-            self.last_cast = x, autocast(x)
-        return self.last_cast[1]
-
-    def forget_inputs(self) -> None:
-        """Let go of what belongs to autograd's graph, which refers to this tape: nothing would free the circle."""
-        self.last_cast = None
-        del self.linear_norms
-
-    def take(self, use: Use) -> Tensor | None:
-        """Account for one use; returns the gradient that backward is to return, if any."""
-        if self.mode == "record":
-            kept, norms = use.keep(self.linear_norms)
-            self.kept.append(kept)
-        elif self.mode == "norms":
-            norms = use.square_norms(self.linear_norms)
-        elif self.mode == "weights":
-            p = use.module.get_parameter(use.name)
-            into = None if self.sharded else _room(p)
-            gradient, norms = use.gradient(into)
-            self.parts.append(norms)
-            return gradient if into is None else None  # FSDP2 shares out what autograd is given
-        else:
-            gradient, norms = use.gradient()
-            owner = self.embedding if self.tied and use.module is self.head else use.module
-            self.sum.add(owner, use.name, gradient)
-        self.parts.append(norms)
-        return None
-
-    def take_head(self, use: LinearUse | HeadUse) -> Tensor | None:
-        """Account for the head; a tied one is remembered until the embedding is met, unless gradients are added up."""
-        if self.tied and self.mode != "sum":
-            self.tied_head = use
-        return self.take(use)
-
-    def accumulate(self, coefficients: Tensor, group_size: int) -> Tensor:
-        """Add ``Σ_s c_s ∇θ f_s`` to ``.grad`` and forget the uses; under FSDP2 its mean over the ranks.
-
-        Args:
-            coefficients: ``c_s`` [S].  group_size: segments a group.
-
-        Returns:
-            squared norm of each group's part, float64 [S / group_size].
-        """
-        weighting = Weighting(coefficients, group_size)
-        norms: list[Tensor] = []
-        with torch.no_grad(), no_autocast(coefficients):
-            while self.kept:
-                kept = self.kept.pop()
-                p = kept.module.get_parameter(kept.name)
-                into = _room(p)
-                gradient, square_norms = kept.combine(weighting, into)
-                norms.append(square_norms)
-                if into is None:
-                    _add_gradient(p, gradient)
-        return _total(norms, weighting.merged(self.segments))
-
-
-def _total(square_norms: list[Tensor], segments: Segments) -> Tensor:
-    """Float64 [S]; over no parameters 0."""
-    if not square_norms:
-        return torch.zeros(segments.count, dtype=torch.float64, device=segments.device)
-    return torch.stack(square_norms).sum(0, dtype=torch.float64)
-
-
-def _room(p: nn.Parameter) -> Tensor | None:
-    """``p``'s gradient so far, if more of it can be added in place."""
-    fits = p.grad is not None and not isinstance(p.grad, DTensor) and p.grad.dtype == torch.float32
-    return p.grad if fits else None
-
-
-def _add_gradient(p: nn.Parameter, gradient: Tensor) -> None:
-    if isinstance(p, DTensor):
-        local = DTensor.from_local(gradient / p.device_mesh.size(), p.device_mesh, [Partial()] * p.device_mesh.ndim)
-        gradient = local.redistribute(placements=p.placements)
-    if p.grad is None:
-        p.grad = gradient.to(p.device, p.dtype)
-    else:
-        p.grad += gradient.to(p.device)
 
 
 def _cast(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -323,7 +169,8 @@ def capture(
 
     Args:
         model: a Hugging Face causal LM of linear, RMSNorm and embedding layers; its head may be tied.
-        segments, head_segments, mode, token_ids: see :class:`Tape`.  linear_norms: likewise; exact unless given.
+        segments, head_segments, mode, token_ids: see :class:`~oblr.gradnorm.tape.Tape`.
+        linear_norms: likewise; exact unless given.
 
     Raises:
         SettingError: a layer of another kind owns trainable parameters.

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from oblr.errors import SettingError
-from oblr.gradnorm.capture import GradientSum, capture
+from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
+from oblr.gradnorm.tape import GradientSum
 from oblr.packing import PackedBatch
 from oblr.segments import Segments
 from oblr.types import ResponseTokens, TokenScores
@@ -271,5 +272,5 @@ def _joined(
         group_size=group_size,
         hidden=torch.cat([found.scores.hidden[found.packed.order] for found, _ in passes]),
     )
-    entropy = torch.cat([found.scores.entropy for found, _ in passes])
+    entropy = torch.cat([found.scores.entropy[found.packed.order] for found, _ in passes])
     return SequenceScores(tokens, torch.cat(weights), entropy, backward)

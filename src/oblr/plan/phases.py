@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from oblr.gradnorm.capture import Tape
+from oblr.gradnorm.tape import Tape
 from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.work import Work
 from oblr.policy import PolicyModule
