@@ -140,7 +140,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
     ranks, nodes, batch, device = plan.world.ranks, cfg.trainer.num_nodes, plan.batch, plan.device
     whole, engine = batch.group_size * batch.longest, f"rollout.engines.{cfg.rollout.engine}.gpu_memory_utilization"
     resident = plan.rollouts.total() - sum(
-        plan.rollouts[kind] for kind in ("engine weights", "engine workspace", "KV cache")
+        plan.rollouts[kind] for kind in ("engine weights", "engine workspace", "KV cache", "server")
     )
     share = int(100 * (1 - resident / device.memory)) / 100
     budgets = [whole] * (plan.token_budget < whole) + [plan.token_budget // 2, plan.token_budget // 4]

@@ -30,6 +30,7 @@ from oblr.plan.roofline import GPUS, Speed
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy import PolicyModule
+from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.schedules.constant import ConstantSchedule
 from planning import make
@@ -187,6 +188,19 @@ def test_limits_of_the_engine_leave_room_for_its_cache():
     assert {live["engine workspace"] + live["KV cache"] for live in (free, sequences, both)} == {
         int(0.4 * 80 * 2**30) - 2 * SIZES["8B"][0]
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [({}, 0.4), ({"gpu_memory_utilization": 0.3}, 0.3), ({"gpus": "4,5"}, 0)],
+    ids=["the trainer's", "a share of the trainer's", "its own"],
+)
+def test_a_server_on_the_trainers_gpu_takes_its_share(settings, share):
+    """In training too: it does not sleep."""
+    engine = ServerEngine("", "bfloat16", 2048, "", **settings)
+    training, rollouts, kv_token = engine_memory(engine, architecture("4B"), SIZES["4B"][0], 2048, Device(80 * 2**30))
+    assert training.total() == rollouts.total() == int(share * 80 * 2**30)
+    assert kv_token == 0
 
 
 def test_the_command_line(tmp_path):

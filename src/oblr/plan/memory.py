@@ -13,6 +13,7 @@ from oblr.plan.roofline import Speed
 from oblr.plan.update import Batch, Update, World, fake_model, plan_update
 from oblr.policy import PolicyModule
 from oblr.rollout.hf import HFEngine
+from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 
 GIB = 2**30
@@ -142,7 +143,7 @@ def make_plan(
     timed = update if usually == batch else plan_update(policy, config, world, usually)
     engine_state, generating, kv_token = engine_memory(engine, config, parameters, batch.longest, device)
     training, generation, sync = update.peak.copy(), update.resident + generating, update.sync.copy()
-    sync += Bytes({"engine weights": generating["engine weights"]})
+    sync += engine_state | Bytes({"engine weights": generating["engine weights"]})
     rollouts = max(generation, sync, key=lambda live: live.total())
     passing = sum(training[kind] for kind in ("activations", "logits", "in transit"))
     training["fragmentation"] = int(FRAGMENTATION * passing)
@@ -177,6 +178,9 @@ def engine_memory(
     engine: object, config: PretrainedConfig, parameters: int, longest: int, device: Device
 ) -> tuple[Bytes, Bytes, int]:
     """Bytes by kind while training, and in rollouts; bytes of KV cache a token."""
+    if isinstance(engine, ServerEngine) and engine.shares_gpu and device.gpu:  # rank 0's, which has least room
+        share = Bytes({"server": int(engine.gpu_memory_utilization * device.memory)})
+        return share, share, 0
     if not isinstance(engine, VLLMEngine | HFEngine):  # it has a memory of its own
         return Bytes(), Bytes(), 0
     itemsize = getattr(torch, engine.dtype).itemsize

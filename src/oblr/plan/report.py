@@ -18,6 +18,7 @@ ROWS = {
     "engine weights": "engine: weights",
     "engine workspace": "engine: workspace",
     "KV cache": "engine: KV cache",
+    "server": "the server that shares the trainer's GPU",
     "context": "CUDA context and libraries",
 }
 

@@ -91,7 +91,8 @@ class ServerEngine:
             raise SettingError("rollout.engines.server.transfer", "there is no GPU here for nccl", "use http")
         automatic, way = transfer == "auto", "nccl" if gpus and gpu else "http"
         self.model, self.dtype, self.log, self.transfer = model, dtype, Path(log), way if automatic else transfer
-        share = gpu_memory_utilization or (OWN if gpus else SHARED)
+        self.own, self.shares_gpu = url is None, url is None and gpus is None
+        self.gpu_memory_utilization = gpu_memory_utilization or (OWN if gpus else SHARED)
         self.piece, self.start_timeout = int(piece_mib * 2**20), start_timeout
         self.arguments = [
             *("vllm.entrypoints.openai.api_server", "--model", model, "--dtype", dtype),
@@ -102,7 +103,7 @@ class ServerEngine:
             *(["--enforce-eager"] if enforce_eager or not gpu else []),
             *(["--max-num-batched-tokens", str(max_num_batched_tokens)] if max_num_batched_tokens else []),
             *(["--max-num-seqs", str(max_num_seqs)] if max_num_seqs else []),
-            *(["--gpu-memory-utilization", str(share)] if gpu else []),
+            *(["--gpu-memory-utilization", str(self.gpu_memory_utilization)] if gpu else []),
             *(["--tensor-parallel-size", str(tensor_parallel_size)] if tensor_parallel_size > 1 else []),
             *(["--data-parallel-size", str(copies)] if copies > 1 else []),
         ]
@@ -121,7 +122,6 @@ class ServerEngine:
         if url is not None:
             self.client = Client(url)
             self._check(dtype, max_model_len, automatic)
-        self.own = url is None
 
     def _check(self, dtype: str, max_model_len: int, automatic: bool) -> None:
         """Whether the running server is what this run would have started."""
