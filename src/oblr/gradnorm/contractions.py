@@ -137,13 +137,16 @@ def inner(doubled: list[Tensor], gram: list[Tensor]) -> Tensor:
     return torch.stack(products).sum(0) if len(products) > 1 else products[0]
 
 
-def linear_gradient(a: Tensor, b: Tensor, span: slice | Tensor) -> Tensor:
+def linear_gradient(a: Tensor, b: Tensor, span: slice | Tensor, out: Tensor | None = None) -> Tensor:
     """Weight gradient ``Σ_t b_t a_tᵀ`` of one segment [d_out, d_in], summed in float32.
 
     On a GPU it has its factors' precision, as autograd's has: that halves what is written, read and added up.
+
+    Args:
+        out: on a CPU, where it may be written and is returned; None: into memory of its own.
     """
     b, a = tokens(b, span), tokens(a, span)
-    return b.mT @ a if on_gpu(a) else product(b.mT, a)
+    return b.mT @ a if on_gpu(a) else torch.mm(b.mT.float(), a.float(), out=out)
 
 
 def tokens(x: Tensor, span: slice | Tensor) -> Tensor:
@@ -154,15 +157,19 @@ def tokens(x: Tensor, span: slice | Tensor) -> Tensor:
 def grouped_gradient(a: Tensor, b: Tensor, segments: Segments, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Weight gradient of all segments, float32 [d_out, d_in], and its squared norm per segment [S].
 
-    Forms one segment's gradient at a time, so the product costs what the plain weight gradient costs.
+    Forms one segment's gradient at a time, so the product costs what the plain weight gradient costs; all in the same
+    memory, as a CPU is slow with new one.
 
     Args:
         into: what the gradient is added to and returned in; None: a tensor of its own.
     """
-    norms = torch.empty(segments.count, device=a.device)
+    norms, gradient = torch.empty(segments.count, device=a.device), None
     for own, span in zip(norms, segments.spans, strict=True):
-        gradient = linear_gradient(a, b, span)
+        gradient = linear_gradient(a, b, span, out=gradient)
         torch.linalg.vector_norm(gradient, dtype=norms.dtype, out=own)
-        into = gradient.float() if into is None else into.add_(gradient)
+        if into is None:
+            into, gradient = gradient.float(), None
+        else:
+            into.add_(gradient)
     assert into is not None
     return into, norms.square_()
