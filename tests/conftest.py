@@ -13,6 +13,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many test processes run as there are cores
 
 import torch
+import warm
 from torch import Tensor
 from transformers import (
     LlamaConfig,
@@ -115,16 +116,16 @@ def combine(gradients: Sequence[dict[str, Tensor]], coefficients: Sequence[float
     }
 
 
-def run_script(script: str, *overrides: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """``python src/<script>`` with overrides, from the repository's root, as a user types it."""
+def run_script(script: str, *overrides: str, cold: bool = False) -> subprocess.CompletedProcess[str]:
+    """``python src/<script>`` with overrides, from the repository's root, as a user types it.
+
+    Its process has imported already what all scripts import, unless it is to be ``cold``.
+    """
+    command, environment = [f"src/{script}", *overrides], {**os.environ, "PYTHONWARNINGS": "ignore"}
+    if not cold:
+        return warm.run(command, ROOT, environment, timeout=500)
     return subprocess.run(
-        [sys.executable, f"src/{script}", *overrides],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        **options,
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
     )
 
 
@@ -132,7 +133,7 @@ def run_script(script: str, *overrides: str, **options: object) -> subprocess.Co
 def train(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run ``src/train.py experiment=pocket`` in a folder of its own; small and on the transformers engine."""
 
-    def run(*overrides: str, folder: str = "run") -> subprocess.CompletedProcess[str]:
+    def run(*overrides: str, folder: str = "run", cold: bool = False) -> subprocess.CompletedProcess[str]:
         return run_script(
             "train.py",
             "experiment=pocket",
@@ -141,6 +142,7 @@ def train(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             "data.held_out.size=8",
             f"paths.output_dir={tmp_path / folder}",
             *overrides,
+            cold=cold,
         )
 
     return run

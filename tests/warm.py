@@ -1,0 +1,73 @@
+"""Scripts of ``src/`` in processes of their own that have their imports already.
+
+What they import takes most of the seconds of a run that is small, and is the same for all of them. Each test process
+has a server that imports it once and is forked for every run. `tests/test_warm.py` holds this against cold processes.
+"""
+
+import atexit
+import functools
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+#: What every script imports, and is slow; none of it starts a thread.
+IMPORTS = ["lightning", "transformers", "torchmetrics", "hydra.main", "torch.utils.tensorboard", "matplotlib.pyplot"]
+
+
+@functools.cache
+def server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTS)
+    return context
+
+
+def run(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``command``, a script and its arguments, in the folder ``cwd`` with just this environment.
+
+    Raises:
+        subprocess.TimeoutExpired: it has been killed, as it took longer than ``timeout`` seconds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = server().Process(target=_main, args=(list(command), cwd, dict(environment), out, err))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(list(command), timeout, out.read_bytes(), err.read_bytes())
+        return subprocess.CompletedProcess(list(command), process.exitcode, out.read_text(), err.read_text())
+
+
+def _main(command: list[str], cwd: Path, environment: dict[str, str], out: Path, err: Path) -> None:
+    """Become what ``python <command>`` is once it has imported; multiprocessing makes its exit status ours."""
+    for descriptor, path in ((1, out), (2, err)):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), descriptor)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    warnings.simplefilter("ignore")  # as PYTHONWARNINGS says, which is read when Python starts
+    program = Path(command[0]).resolve()
+    sys.argv[:] = command
+    sys.path[:0] = [str(program.parent), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    main.__file__ = str(program)
+    try:
+        exec(compile(program.read_text(), program, "exec"), vars(main))
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()  # the end of a process that multiprocessing has forked leaves them out
