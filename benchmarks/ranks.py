@@ -31,7 +31,6 @@ from training import composed
 from callbacks.observer import Observer
 from oblr.model import load_model, load_tokenizer
 from oblr.policy import PolicyModule
-from oblr.ranks import of_run
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.types import RolloutBatch, StepReport
 
@@ -69,7 +68,7 @@ class Replay(Observer):
         moments = report.moments
         self.steps.append(
             {
-                "norms": of_run().gather(report.square_norms).nan_to_num(-1.0),
+                "norms": report.square_norms.nan_to_num(-1.0),
                 "moments": torch.tensor([moments.mean_square, moments.square_mean], dtype=torch.float64),
                 "learning rate": torch.tensor([report.lr], dtype=torch.float64),
             }

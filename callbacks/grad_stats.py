@@ -7,6 +7,7 @@ from torchmetrics.functional import pearson_corrcoef
 
 from callbacks.observer import Observer, tensorboard
 from oblr.policy import PolicyModule
+from oblr.ranks import of_run
 from oblr.types import RolloutBatch, StepReport
 
 
@@ -28,7 +29,7 @@ class GradStats(Observer):
         self.measured = None
         if not policy.baseline.needs_norms and trainer.current_epoch % self.every == 0:
             with policy.clock.phase("gradient statistics"):
-                self.measured = policy.live_square_norms(batch)
+                self.measured = of_run().gather(policy.live_square_norms(batch))
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         if self.measured is not None:
@@ -37,7 +38,7 @@ class GradStats(Observer):
         known = square_norms.isfinite().all(1)
         if not known.any():
             return
-        norms, lengths = square_norms[known].sqrt(), report.batch.lengths[known].double()
+        norms, lengths = square_norms[known].sqrt(), report.lengths[known].double()
         if writer := tensorboard(trainer):
             writer.add_histogram("gradnorm/per_sample", norms.flatten(), trainer.current_epoch)
         policy.log_dict(

@@ -116,7 +116,7 @@ class BaselineBlowUp(Monitor):
     """
 
     def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
-        size, known = report.batch.group_size, report.live & report.weights.isfinite().all(1)
+        size, known = report.weights.shape[1], report.live & report.weights.isfinite().all(1)
         if not policy.baseline.needs_norms or size <= 2 or not known.any():
             return None
         weights = report.weights[known]
@@ -148,8 +148,8 @@ class OwnSampleDependence(Monitor):
         if policy.baseline.per_token or step % self.every != 0 or not known.any():
             return None
         q = int(known.int().argmax())
-        rewards, batch = report.rewards.double(), report.batch  # float32 would round too coarsely
-        everything = Groups(rewards, report.weights, batch.lengths, rewards, batch.greedy_rewards)
+        rewards = report.rewards.double()  # float32 would round too coarsely
+        everything = Groups(rewards, report.weights, report.lengths, rewards, report.greedy_rewards)
         group = everything.of(torch.tensor([q]))
         dependence = own_sample_dependence(policy.baseline, group, q)
         failure = (

@@ -48,7 +48,7 @@ class LiveProgress(Observer):
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         line = (
-            f"reward {report.batch.rewards.mean():.3f}  SNR {report.moments.snr_debiased:.3f}  η {report.lr:.2e}  "
+            f"reward {report.scores.mean():.3f}  SNR {report.moments.snr_debiased:.3f}  η {report.lr:.2e}  "
             f"{trainer.callback_metrics.get('throughput/tokens_per_second', float('nan')):.0f} tok/s"
         )
         step = trainer.current_epoch + 1

@@ -26,9 +26,9 @@ class SampleTable(Observer):
 
 def sample_table(report: StepReport, rows: int) -> str:
     """Markdown table of one group."""
-    q = int(report.live.int().argmax())
+    q = report.first + int(report.live[report.first :][: report.batch.n_groups].int().argmax())
     lines = ["| prompt | response | reward | advantage | weight |", "|---|---|---|---|---|"]
-    for i, rollout in enumerate(report.batch.group(q)[:rows]):
+    for i, rollout in enumerate(report.batch.group(q - report.first)[:rows]):
         lines.append(
             f"| {_cell(rollout.problem.prompt)} | {_cell(rollout.text)} | {rollout.reward:g} "
             f"| {report.advantages[q, i]:+.3f} | {report.weights[q, i]:.3g} |"

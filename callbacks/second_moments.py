@@ -29,7 +29,7 @@ class SecondMoments(Observer):
         known = weights.isfinite().all(1)
         if not known.any():
             return
-        step = Groups(report.rewards, weights, report.batch.lengths, report.rewards, report.batch.greedy_rewards)
+        step = Groups(report.rewards, weights, report.lengths, report.rewards, report.greedy_rewards)
         groups = step.of(known)
         moments = {}
         for name, baseline in self.baselines.items():

@@ -18,7 +18,7 @@ class Throughput(Observer):
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         seconds = time.perf_counter() - self.start
         phases = policy.clock.reset()
-        tokens = report.batch.lengths.sum().item() * trainer.world_size
+        tokens = report.lengths.sum().item()
         policy.log_dict(
             {
                 **{f"time/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},

@@ -11,9 +11,15 @@ from collectives import Record
 from conftest import drawn_by, make_rollouts, tiny_model
 from torch.distributed.tensor import DTensor
 
+from callbacks.grad_stats import GradStats
+from callbacks.monitors import BaselineBlowUp, EntropyCollapse, Monitors, OwnSampleDependence
+from callbacks.second_moments import SecondMoments
+from callbacks.snr import SNRMonitor
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Baseline
+from oblr.baselines.batch_mean import BatchMeanBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
 from oblr.gradnorm import head
 from oblr.gradnorm.measure import GradNorms
@@ -71,6 +77,18 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
         2,
     ),
 }
+
+
+def observers() -> list[L.Callback]:
+    """What shows figures of the whole step, whatever the number of ranks."""
+    return [
+        GradStats(every=1),
+        SecondMoments({"rloo": RLOOBaseline(), "batch_mean": BatchMeanBaseline(), "adaptive": AdaptiveBaseline()}),
+        SNRMonitor(),
+        Monitors(
+            baseline=BaselineBlowUp(1.1, 3), entropy=EntropyCollapse(0.1, 3), own_sample=OwnSampleDependence(every=1)
+        ),
+    ]
 
 
 class Share:
@@ -134,7 +152,7 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         devices=1 if kind == "single" else 2,
         strategy=strategy,
         precision=precision,
-        callbacks=[keep, Record(str(folder / f"{settings}-{passes}"))],
+        callbacks=[keep, *observers(), Record(str(folder / f"{settings}-{passes}"))],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -149,10 +167,11 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         assert p.dtype == torch.float32
     result = {
         "baseline": flattened(policy.baseline),
-        "square_norms": trainer.strategy.all_gather(report.square_norms).flatten(),
+        "square_norms": report.square_norms.flatten(),
         "moments": torch.tensor([report.moments.mean_square, report.moments.square_mean, report.lr]),
         **{name: weight.clone() for name, weight in policy.weights()},
         "gradient": keep.gradient,
+        "logged": dict(trainer.callback_metrics),
     }
     if trainer.is_global_zero:
         torch.save(result, folder / f"{settings}-{passes}.pt")

@@ -42,7 +42,11 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
     live = torch.tensor([True, False, True])
     return StepReport(
         batch=batch,
+        first=0,
+        scores=batch.rewards,
         rewards=batch.rewards,
+        greedy_rewards=None,
+        lengths=batch.lengths,
         live=live,
         square_norms=weights,
         weights=weights,

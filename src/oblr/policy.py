@@ -159,12 +159,11 @@ class PolicyModule(L.LightningModule):
 
     def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
         group_size = batch.group_size
-        ratios, norms, weights = found = torch.full((3, *batch.rewards.shape), NAN, dtype=torch.float64)
+        ratios, norms, weights, _ = found = torch.full((4, *batch.rewards.shape), NAN, dtype=torch.float64)
         advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
         taken: list[Tensor] = []
         squares: list[Tensor] = []
         means: list[Tensor] = []
-        entropies: list[Tensor] = []
         step = Groups(rewards, weights, batch.lengths, of_run().gather(rewards), batch.greedy_rewards)
         live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())
@@ -174,9 +173,10 @@ class PolicyModule(L.LightningModule):
         for groups, parts in self.micro_batches(batch, live):
             with self.score(tier, parts, group_size) as scores:
                 tokens = scores.tokens
-                # ρ_i, n_i, ρ_i² n_i: a micro-batch's one wait for the device
-                own_scores = tokens.sequence_logs.exp(), scores.weights, self.loss.weights(tokens, scores.weights)
-                found[:, groups] = torch.stack(own_scores).view(3, -1, group_size).cpu()
+                # ρ_i, n_i, ρ_i² n_i, Σ_t H_it: a micro-batch's one wait for the device
+                ratio, entropy = tokens.sequence_logs.exp(), tokens.sums(scores.entropy)
+                own_scores = ratio, scores.weights, self.loss.weights(tokens, scores.weights), entropy
+                found[:, groups] = torch.stack(own_scores).view(4, -1, group_size).cpu()
                 own = step.of(groups, tokens)
                 advantage = upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
                 coefficients = self.loss.coefficients(tokens, advantage, self.per_token)  # ρ_i (R_i − b_i) / G
@@ -187,7 +187,6 @@ class PolicyModule(L.LightningModule):
                     self.baseline.study(own)
             taken.append(groups)
             means.append(tokens.means(advantage))
-            entropies.append(scores.entropy)
         if taken:
             order = torch.cat(taken)
             group_squares[order] = torch.cat(squares).cpu()
@@ -202,8 +201,8 @@ class PolicyModule(L.LightningModule):
         optimizer.zero_grad()  # rollouts need the room
         norms[~live if tier.measures else ...] = NAN
         weights[~live] = ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn from them
-        entropy = torch.cat(entropies).mean().item() if entropies else NAN
-        return StepReport(batch, rewards, live, norms, weights, advantages, ratios, entropy, gap, moments, lr)
+        given = torch.stack([batch.rewards, rewards, batch.lengths, live[:, None].expand_as(rewards), advantages])
+        return self.report(batch, torch.cat([given.double(), found]).movedim(0, -1), gap, moments, lr)
 
     # --- its parts --------------------------------------------------------------------------------------------------
 
@@ -243,9 +242,8 @@ class PolicyModule(L.LightningModule):
         return rewards
 
     def learn(self, report: StepReport) -> None:
-        """Let the baseline see a step of all ranks, as far as weights are known."""
-        rewards, weights, lengths = map(of_run().gather, (report.rewards, report.weights, report.batch.lengths))
-        everything = Groups(rewards, weights, lengths, rewards)
+        """Let the baseline see the step, as far as weights are known."""
+        everything = Groups(report.rewards, report.weights, report.lengths, report.rewards)
         known = everything.weights.isfinite().all(1)
         if known.any():
             self.baseline.learn(everything.of(known), of_run().reduce)
@@ -263,14 +261,15 @@ class PolicyModule(L.LightningModule):
                 yield torch.tensor(groups), [pack(part).to(self.device) for part in cut(rollouts, n_parts)]
 
     def live_square_norms(self, batch: RolloutBatch) -> Tensor:
-        """``n_i`` of the live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
-        norms = torch.full(batch.rewards.shape, NAN, dtype=torch.float64)
-        for groups, parts in self.micro_batches(batch, live_groups(batch.rewards)):
+        """``n_i`` of this rank's live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
+        norms, live = torch.full(batch.rewards.shape, NAN, dtype=torch.float64), live_groups(batch.rewards)
+        for groups, parts in self.micro_batches(batch, live):
             with (
                 self.trainer.precision_plugin.train_step_context(),  # Lightning enters it for the step alone
                 EXACT.score(self.scorer, self.scorer.lm, parts, batch.group_size) as scores,
             ):
                 norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
+        norms[~live] = NAN  # a rank may have filled up with dead groups
         return norms
 
     def moments(self, group_squares: Tensor) -> Moments:
@@ -292,19 +291,41 @@ class PolicyModule(L.LightningModule):
         square_mean = of_groups / n_groups
         return Moments(n_groups, mean_square.item(), square_mean.item())
 
-    def log_step(self, report: StepReport) -> None:
-        """The ranks' mean figures, as plain numbers: Lightning would gather each by itself, wherever it lies."""
-        figures = {
-            "train/reward": report.batch.rewards.mean().item(),
-            "train/live_groups": report.live.float().mean().item(),
-            "train/entropy": report.entropy,
-            "train/lr": report.lr,
-            **{f"rollout/logprob_gap_{name}": value for name, value in report.logprob_gap._asdict().items()},
-            "rollout/length": report.batch.lengths.float().mean().item(),
-        }
+    def report(self, batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: Moments, lr: float) -> StepReport:
+        """What the ranks have found, float64 [groups of a rank, G, 9] each, put together."""
         ranks = of_run()
-        means = ranks.reduce(torch.tensor(list(figures.values()), dtype=torch.float64)) / ranks.count
-        self.log_dict(dict(zip(figures, means.tolist(), strict=True)))
+        scores, rewards, lengths, alive, advantages, ratios, norms, weights, entropies = ranks.gather(found).unbind(-1)
+        live = alive[:, 0].bool()
+        return StepReport(
+            batch=batch,
+            first=ranks.rank * batch.n_groups,
+            scores=scores.float(),
+            rewards=rewards.float(),
+            greedy_rewards=None if batch.greedy_rewards is None else ranks.gather(batch.greedy_rewards),
+            lengths=lengths.long(),
+            live=live,
+            square_norms=norms,
+            weights=weights,
+            advantages=advantages.float(),
+            ratios=ratios,
+            entropy=(entropies[live].sum() / lengths[live].sum()).item(),
+            logprob_gap=gap,
+            moments=moments,
+            lr=lr,
+        )
+
+    def log_step(self, report: StepReport) -> None:
+        """Plain numbers, which are the same on all ranks: Lightning would gather tensors, wherever they lie."""
+        self.log_dict(
+            {
+                "train/reward": report.scores.mean().item(),
+                "train/live_groups": report.live.float().mean().item(),
+                "train/entropy": report.entropy,
+                "train/lr": report.lr,
+                **{f"rollout/logprob_gap_{name}": value for name, value in report.logprob_gap._asdict().items()},
+                "rollout/length": report.lengths.float().mean().item(),
+            }
+        )
 
     # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
 

@@ -16,14 +16,15 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 | rollouts, each call | engines of several ranks: prompts, as objects; death of an engine | 1; 1 |
 | evaluation, every k-th step | as rollouts; then scores or answers, as objects | each benchmark 1 |
 | ``check_engine`` | sharded: one forward pass; the gap | 1 |
-| ``GradStats``, every k-th step | as micro-batches | |
+| ``GradStats``, every k-th step | as micro-batches; the norms | ; 1 |
 | rewards less a penalty | sharded: the reference's forward passes | M |
 | ``update``: groups | all rewards; passes, where memory decides, once a run; numbers of micro-batches | 1; 1; 2 or 3 |
 | micro-batches | sharded: weights a block at a time, forward and backward; gradients likewise | each pass of M |
 | … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
-| ``learn`` | rewards, weights, lengths; what the baseline adds up, if any rank has weights | 3; 0 to 2 |
-| figures of the step | all of them at once; failures of scoring; the signal to stop | 1; 1; 1 |
+| report of the step | all that is known of responses; rewards of greedy ones, if there are | 1; 0 or 1 |
+| ``learn`` | what the baseline adds up, if any rank has weights | 0 to 2 |
+| callbacks | failures of scoring; the signal to stop | 1; 1 |
 | checkpoint | objects | |
 
 What is made of a head under FSDP must not depend on a rank's own number of targets: see

@@ -200,17 +200,21 @@ class LogprobGap(NamedTuple):
 
 @dataclass
 class StepReport:
-    """Everything one step measured, for callbacks to show. Tensors are on the CPU.
+    """Everything one step measured, on all ranks, for callbacks to show. Tensors are on the CPU.
 
     Attributes:
-        batch: the rollouts.
+        batch: this rank's rollouts; the ranks' groups follow each other in the order of the ranks.
+        first: index of its first group.
+        scores: rewards of the responses, float32 [N, G].
         rewards: what the baseline was given, a penalty that shapes them included, float32 [N, G].
+        greedy_rewards: float32 [N], see :class:`RolloutBatch`.
+        lengths: response tokens, int64 [N, G].
         live: bool [N]; groups that took part in the update.
         square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, or ``‖Σ_t f_it ∇θ log π_it‖²`` where the loss has factors ``f`` of
             tokens, float64 [N, G], NaN where it was not computed.
         weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
         advantages: float32 [N, G]; means over the tokens where they differ from token to token.
-        entropy: mean entropy in nats of the next-token distribution over the scored tokens.
+        entropy: mean entropy in nats of the next-token distribution over the tokens of live groups; NaN without any.
         logprob_gap: of the sequences that were checked after the sync, by the rank with the largest of each.
         ratios: importance ratios ``π(o_i|q)/μ(o_i|q)``, float32 [N, G], NaN likewise.
         moments: of the group gradients.
@@ -218,7 +222,11 @@ class StepReport:
     """
 
     batch: RolloutBatch
+    first: int
+    scores: Tensor
     rewards: Tensor
+    greedy_rewards: Tensor | None
+    lengths: Tensor
     live: Tensor
     square_norms: Tensor
     weights: Tensor

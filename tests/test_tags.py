@@ -1,0 +1,268 @@
+"""Every logged number, from a report made by hand, beside what it is worked out to by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import make_rollouts
+from torch.utils.tensorboard import SummaryWriter
+
+from callbacks import throughput
+from callbacks.evaluation import HeldOutEvaluation
+from callbacks.grad_stats import GradStats
+from callbacks.monitors import (
+    BaselineBlowUp,
+    EntropyCollapse,
+    LearningRateCollapse,
+    Monitors,
+    OwnSampleDependence,
+)
+from callbacks.samples import sample_table
+from callbacks.scoring import ScoringFailures
+from callbacks.second_moments import SecondMoments
+from callbacks.snr import LARGE, SNRMonitor
+from callbacks.throughput import Throughput
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.group_mean import GroupMeanBaseline
+from oblr.baselines.none import NoBaseline
+from oblr.baselines.rloo import RLOOBaseline
+from oblr.metrics.accuracy import wilson
+from oblr.policy import PolicyModule
+from oblr.schedules.snr import SNRSchedule
+from oblr.timing import Stopwatch
+from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
+
+NAN = float("nan")
+LENGTHS = [2, 4, 1, 3, 5, 5]
+
+
+def make_report(first=0, **changes) -> StepReport:
+    """Three groups of two, the last of which is dead; this rank has two of them, from ``first`` on."""
+    rollouts = make_rollouts(LENGTHS, [1, 0, 0, 1, 1, 1])
+    fields = {
+        "batch": RolloutBatch(rollouts[2 * first : 2 * first + 4], 2, 1),
+        "first": first,
+        "scores": torch.tensor([[1.0, 0], [0, 1], [1, 1]]),
+        "rewards": torch.tensor([[1.0, 0], [0, 1], [1, 1]]),
+        "greedy_rewards": None,
+        "lengths": torch.tensor(LENGTHS).view(3, 2),
+        "live": torch.tensor([True, True, False]),
+        "square_norms": torch.tensor([[4.0, 16], [9, 1], [NAN, NAN]], dtype=torch.float64),
+        "weights": torch.tensor([[4.0, 64], [9, 1], [NAN, NAN]], dtype=torch.float64),
+        "advantages": torch.tensor([[1.0, -1], [-0.5, 0.5], [0, 0]]),
+        "ratios": torch.tensor([[1.0, 2], [1, 1], [NAN, NAN]], dtype=torch.float64),
+        "entropy": 1.25,
+        "logprob_gap": LogprobGap(0.001, 0.01, 0.25),
+        "moments": Moments(3, 3.0, 6.0),
+        "lr": 0.02,
+    }
+    return StepReport(**fields | changes)
+
+
+class Watch:
+    """A policy that keeps what is logged."""
+
+    def __init__(self, **fields):
+        self.logged: dict[str, float] = {}
+        self.baseline, self.schedule = GradientWeightedBaseline(), SNRSchedule(0.1)
+        vars(self).update(fields)
+
+    def log_dict(self, metrics):
+        assert self.logged.keys().isdisjoint(metrics)
+        self.logged |= {tag: float(value) for tag, value in metrics.items()}
+
+
+def logged(callback, *reports, step=0, **fields):
+    """What the last of the reports makes the callback log."""
+    for report in reports:
+        watch = Watch(**fields)
+        trainer = SimpleNamespace(current_epoch=step, is_global_zero=True, logger=None, world_size=4)
+        callback.on_step(trainer, watch, report)
+    return watch.logged
+
+
+def test_the_step():
+    watch = Watch()
+    PolicyModule.log_step(watch, make_report(scores=torch.tensor([[1.0, 0], [0, 0.5], [1, 1]])))
+    assert watch.logged == pytest.approx(
+        {
+            "train/reward": 3.5 / 6,
+            "train/live_groups": 2 / 3,
+            "train/entropy": 1.25,
+            "train/lr": 0.02,
+            "rollout/logprob_gap_mean": 0.001,
+            "rollout/logprob_gap_p99": 0.01,
+            "rollout/logprob_gap_max": 0.25,
+            "rollout/length": 20 / 6,
+        }
+    )
+
+
+def test_gradient_norms():
+    """Norms 2, 4, 3, 1 of 2, 4, 1, 3 tokens; spreads 6 of 10 and 4 of 5."""
+    assert logged(GradStats(), make_report()) == pytest.approx(
+        {"gradnorm/mean": 2.5, "gradnorm/cv_within_group": 0.7, "gradnorm/correlation_with_length": 0.2}
+    )
+    assert logged(GradStats(), make_report(square_norms=torch.full((3, 2), NAN))) == {}
+
+
+def test_norms_that_the_step_does_not_need():
+    """They are measured before it, and are there for the callbacks that follow."""
+    found = make_report().square_norms
+    trainer = SimpleNamespace(current_epoch=10, logger=None)
+    policy = Watch(baseline=RLOOBaseline(), clock=Stopwatch(), live_square_norms=lambda batch: found)
+    callback, report = GradStats(every=5), make_report(square_norms=torch.full((3, 2), NAN))
+    callback.on_rollouts(trainer, policy, report.batch)
+    callback.on_step(trainer, policy, report)
+    assert report.square_norms is found
+    assert policy.logged["gradnorm/mean"] == pytest.approx(2.5)
+    trainer.current_epoch = 11
+    callback.on_rollouts(trainer, policy, report.batch)
+    assert callback.measured is None
+
+
+def test_signal_to_noise():
+    """tr H = 3/2 · (6 − 3) = 4.5; signal 3 − 4.5/3 = 1.5."""
+    callback = SNRMonitor(decay=0.5)
+    assert logged(callback, make_report()) == pytest.approx(
+        {
+            "snr/M1": 3,
+            "snr/M2": 6,
+            "snr/noise": 4.5,
+            "snr/noise_scale": 3,
+            "snr/plug_in": 2 / 3,
+            "snr/debiased": 1 / 3,
+            "snr/ema": 1 / 3,
+            "snr/factor_plug_in": 2 / 3,
+            "snr/factor_debiased": 1 / 2,
+            "snr/factor_ema": 1 / 2,
+        }
+    )
+    # averages (3 + 2·9)/3 and (6 + 2·12)/3: tr H = 3/2 · 3, signal 7 − 1.5
+    second = logged(callback, make_report(moments=Moments(3, 9.0, 12.0)))
+    assert second["snr/debiased"] == pytest.approx(7.5 / 4.5)
+    assert second["snr/ema"] == pytest.approx(5.5 / 4.5)
+    assert second["snr/factor_ema"] == pytest.approx(16.5 / 21)
+    unanimous = logged(SNRMonitor(), make_report(moments=Moments(3, 6.0, 6.0)))
+    assert unanimous["snr/plug_in"] == LARGE
+    assert unanimous["snr/factor_plug_in"] == 1
+    silent = logged(SNRMonitor(), make_report(moments=Moments(3, 0.0, 6.0)))
+    assert silent["snr/noise_scale"] == LARGE
+    assert silent["snr/factor_debiased"] == 0
+
+
+def test_second_moments_of_other_baselines():
+    """Advantages ±1 of RLOO, and the rewards themselves, with weights ρ² n = 4, 64, 9, 1."""
+    found = logged(SecondMoments({"rloo": RLOOBaseline(), "none": NoBaseline()}), make_report())
+    assert found == pytest.approx({"baseline/rloo": 1, "baseline/none": 5 / 78})
+    assert logged(SecondMoments({"rloo": RLOOBaseline()}), make_report(square_norms=torch.full((3, 2), NAN))) == {}
+
+
+def test_failures_of_scoring():
+    """Since the last step."""
+    pool = SimpleNamespace(timeouts=3, errors=1)
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(reward_pool=pool))
+    callback, first, second = ScoringFailures(), Watch(), Watch()
+    callback.on_step(trainer, first, make_report())
+    pool.timeouts = 5
+    callback.on_step(trainer, second, make_report())
+    assert first.logged == {"reward/timeouts": 3, "reward/errors": 1}
+    assert second.logged == {"reward/timeouts": 2, "reward/errors": 0}
+
+
+def test_time(monkeypatch):
+    now = iter([10.0, 14.0])
+    monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    callback, clock = Throughput(), Stopwatch()
+    clock.seconds |= {"gradient statistics": 1.5, "update": 2.0}
+    callback.on_train_epoch_start(None, None)
+    assert logged(callback, make_report(), clock=clock) == {
+        "time/gradient_statistics": 1.5,
+        "time/update": 2,
+        "time/step": 4,
+        "throughput/tokens_per_second": 5,  # 20 tokens, of all ranks
+    }
+    assert clock.seconds == {}
+
+
+def test_monitors():
+    """Effective sample sizes of four responses of equal, and of unequal, weight; rates and entropies against others."""
+    weights = torch.tensor([[1.0, 1, 1, 1], [3, 1, 0, 0], [NAN] * 4], dtype=torch.float64)
+    sized = make_report(weights=weights, square_norms=weights)
+    assert logged(Monitors(it=BaselineBlowUp(1.1, 3)), sized) == pytest.approx(
+        {
+            "monitor/effective_sample_size": (1 + 0.4) / 2,
+            "monitor/effective_sample_size_median": (1 + 0.4) / 2,
+            "monitor/effective_sample_size_worst": 0.4,
+        }
+    )
+    assert logged(Monitors(it=LearningRateCollapse(0.01, 3)), make_report()) == pytest.approx(
+        {"monitor/lr_factor": 0.2}
+    )
+    entropies = make_report(entropy=2.0), make_report(entropy=1.0)
+    assert logged(Monitors(it=EntropyCollapse(0.1, 3, decay=0.5)), *entropies) == {"monitor/entropy_share": 0.75}
+    found = logged(Monitors(it=OwnSampleDependence(every=3)), make_report(), step=3, baseline=GroupMeanBaseline())
+    assert found == pytest.approx({"monitor/own_sample_dependence": 1 / 2})
+
+
+class HeldOut:
+    """Two problems of four tries each, of which 3 and 1 are right; greedily the first alone."""
+
+    held_out = ("a", "b")
+    sampling = SimpleNamespace
+    engine = SimpleNamespace(sleep=lambda: None)
+
+    def __init__(self):
+        from oblr.types import Sampling
+
+        self.sampling, self.asked = Sampling(8, 0.7, 16, (0,)), []
+
+    def rollouts(self, problems, sampling, seeds):
+        self.asked.append((sampling.n, sampling.temperature, seeds))
+        rewards = [1, 0] if sampling.temperature == 0 else [1, 1, 1, 0, 0, 0, 0, 1]
+        return [SimpleNamespace(reward=float(reward)) for reward in rewards]
+
+
+def test_held_out_accuracy():
+    written, data = {}, HeldOut()
+    logger = SimpleNamespace(log_metrics=lambda metrics, step: written.update(metrics, step=step))
+    trainer = SimpleNamespace(datamodule=data, logger=logger, current_epoch=7, global_rank=0, world_size=1)
+    callback = HeldOutEvaluation(every=5, samples=4)
+    callback.best = 0.25
+    callback.evaluate(trainer)
+    sampled, greedy = wilson(0.5, 0.25 / (0.0625 / 2)), wilson(0.5, 2)
+    ends = ("accuracy", "low", "high")
+    assert written == pytest.approx(
+        {
+            **{f"eval/sampled_{end}": value for end, value in zip(ends, sampled, strict=True)},
+            **{f"eval/greedy_{end}": value for end, value in zip(ends, greedy, strict=True)},
+            "eval/best": 0.5,
+            "step": 7,
+        }
+    )
+    (greedy_n, cold, _), (n, warm, seeds) = data.asked
+    assert (greedy_n, cold, n, warm) == (1, 0.0, 4, 0.7)
+    callback.evaluate(trainer)
+    assert data.asked[-1][2] == seeds  # the same at every evaluation
+    assert len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_samples_are_those_of_the_first_live_group_of_this_rank(first):
+    report = make_report(first, live=torch.tensor([first == 1, first == 0, first == 1]))
+    q = 1 if first == 0 else 2
+    rows = sample_table(report, rows=8).splitlines()[2:]
+    shown = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    rollouts = report.batch.group(q - first)
+    assert [row[2] for row in shown] == [f"{rollout.reward:g}" for rollout in rollouts]
+    assert [row[3] for row in shown] == [f"{advantage:+.3f}" for advantage in report.advantages[q]]
+    assert [row[4] for row in shown] == [f"{weight:.3g}" for weight in report.weights[q]]
+    assert len(sample_table(report, rows=1).splitlines()) == 3
+
+
+def test_histograms_are_of_norms_not_of_their_squares(tmp_path, monkeypatch):
+    writer, seen = SummaryWriter(tmp_path), []
+    monkeypatch.setattr(writer, "add_histogram", lambda tag, values, step: seen.append((tag, values.tolist(), step)))
+    monkeypatch.setattr("callbacks.grad_stats.tensorboard", lambda trainer: writer)
+    logged(GradStats(), make_report(), step=4)
+    assert seen == [("gradnorm/per_sample", [2, 4, 3, 1], 4)]
