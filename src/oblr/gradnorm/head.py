@@ -56,7 +56,7 @@ class HeadUse(Use):
             p = _logits(self.a, rows, self.temperature).sub_(self.log_normaliser[:, None]).exp_()
             inside, column = _inside(self.targets, start, len(rows))
             at_target = scale * (1 - p.gather(1, column))  # not of what has been rounded: 1 − π may be small
-            b = torch.mul(p, -scale, out=torch.empty_like(p, dtype=self.a.dtype))
+            b = torch.mul(p, -scale, out=p if p.dtype == self.a.dtype else torch.empty_like(p, dtype=self.a.dtype))
             b.scatter_(1, column, torch.where(inside, at_target.to(b.dtype), b.gather(1, column)))
             if self.input_gradient is not None:
                 self.input_gradient.add_(contractions.product(b, rows))
