@@ -251,6 +251,16 @@ def test_a_step_takes_as_long_as_its_phases_and_its_live_groups():
     assert longer.tokens == 2 * whole.tokens == 2 * 32 * 24
 
 
+def test_gradients_that_are_summed_travel():
+    """Of two ranks in a ring each receives as many bytes as there are weights."""
+    speed = Speed("", {"float32": 1e10}, 1e10, launch=1e-5)
+    command = ["experiment=pocket", "trainer=ddp", "trainer.devices=2", "rollout.prompts_per_step=4"]
+    plans = [make(composed(*command), replace(speed, link=link)) for link in (0.0, 1e5)]
+    slow, at_once = (plan.duration.phases["update"] for plan in reversed(plans))
+    assert plans[0].moved["all-reduce"] == plans[0].update.resident["weights"] > 0
+    assert slow - at_once == pytest.approx(plans[0].moved["all-reduce"] / 1e5)
+
+
 @pytest.mark.parametrize("setting", ["planned.gpu=a6000", "planned.live=0", "planned.response=4096"])
 def test_time_is_planned_with_what_there_is(setting):
     command = ["experiment=oblr_qwen3_4b", "trainer.precision=32-true", setting]

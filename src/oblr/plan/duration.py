@@ -112,11 +112,9 @@ def duration(
     lengths = next(iter(live.split(token_budget)), live.full(token_budget))
     micro_batches = max(1.0, live.groups * live.group_size * usual.length / sum(lengths))
     work, once = predict(update.work, speed), predict(update.once, speed)
-    received = update.moved.total() / speed.link if speed.link else 0.0
-    updating = micro_batches * max(work.seconds, received)
+    updating = micro_batches * max(work.seconds, speed.travelling(update.moved.total()))
+    updating += speed.travelling(update.reduced(world))
     optimizer = once.phases["optimizer"]
-    if not world.sharded and world.ranks > 1:
-        updating += 2 * update.resident["gradients"] / speed.link
     check = predict(update.work.of("forward"), speed).seconds * CHECKED * usual.length / sum(lengths)
     targets = [min(usual.response, length - 1) for length in lengths]
     flops = micro_batches * model_flops(config, lengths, sum(targets))
@@ -158,6 +156,5 @@ def rollouts(
 
 def syncing(config: PretrainedConfig, moved: Bytes, serving: Serving, speed: Speed) -> float:
     """Weights are gathered where they are sharded, rounded, copied, and taken one by one."""
-    gathering = moved.total() / speed.link if speed.link else 0.0
-    copying = 4 * serving.weights / (speed.streams * speed.bandwidth)
+    gathering, copying = speed.travelling(moved.total()), 4 * serving.weights / (speed.streams * speed.bandwidth)
     return gathering + copying + speed.launch * ENGINE_PARAMETER * (11 * config.num_hidden_layers + 3)

@@ -101,8 +101,7 @@ class Plan:
         """Bytes that a rank receives in such a step, by what for."""
         moved = Bytes({name: size * self.micro_batches for name, size in self.update.moved.items()})
         moved["weight sync"] = self.update.moved_by_sync.total()
-        if not self.world.sharded:
-            moved["all-reduce"] = 2 * self.update.resident["weights"] * (self.world.ranks - 1) // self.world.ranks
+        moved["all-reduce"] = self.update.reduced(self.world)
         return +moved
 
 

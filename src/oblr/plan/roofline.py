@@ -23,7 +23,7 @@ class Speed:
     Attributes:
         flops: a second, by dtype of the factors; dtypes that are not named are float32's.
         bandwidth: of its memory, bytes a second.
-        link: bytes a second that each of several receives in a collective.
+        link: bytes a second that each of several receives in a collective; 0: not known.
         products: large products on tensor cores reach 0.7 to 0.8 of the peak at these sizes, where power throttles.
         attention: FlashAttention 2, which PyTorch ships, reaches 350 of an H100's 989 TFLOP/s (arXiv 2407.08608).
         streams: of memory, by kernels that read and write each element once.
@@ -48,6 +48,10 @@ class Speed:
     @property
     def peak(self) -> float:
         return max(self.flops.values())
+
+    def travelling(self, size: float) -> float:
+        """Seconds in which a rank receives ``size`` bytes; 0 where ``link`` is not known."""
+        return size / self.link if self.link else 0.0
 
     def seconds(self, op: Op) -> float:
         share = self.attention if "attention" in op.name or "attn" in op.name else self.products

@@ -111,6 +111,10 @@ class Update:
     work: Work
     once: Work
 
+    def reduced(self, world: World) -> int:
+        """Bytes of gradients that a rank receives where they are summed in a ring, not by shards."""
+        return 0 if world.sharded else 2 * self.resident["weights"] * (world.ranks - 1) // world.ranks
+
 
 @dataclass(frozen=True)
 class _Run:
