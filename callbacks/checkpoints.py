@@ -44,6 +44,7 @@ class Checkpoints(Checkpoint):
                 writer.flush()  # a run that goes on from here does not log these steps again
             trainer.save_checkpoint(self.folder / f"step-{done:05d}.ckpt")
             if trainer.is_global_zero:
-                kept = by_age(self.folder)[-self.keep :]
-                for path in set(self.folder.iterdir()) - set(kept):
+                own = set(self.folder.glob("step-*.ckpt*"))  # whatever else is there is the user's
+                kept = [path for path in by_age(self.folder) if path in own][-self.keep :]
+                for path in own.difference(kept):
                     shutil.rmtree(path)

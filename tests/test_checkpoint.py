@@ -1,13 +1,16 @@
 """Checkpoint folders: whole or absent, whatever happens while they are written or lie on the disk."""
 
 import json
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import ROOT, tiny_model
 
+from callbacks.checkpoints import Checkpoints
 from oblr.checkpoint import by_age, is_complete, load, save
 from oblr.errors import CheckpointError, SettingError
 from oblr.randomness import random_state, set_random_state
@@ -67,6 +70,28 @@ def test_random_numbers_go_on():
     assert draw() != first
     set_random_state(state)
     assert draw() == first
+
+
+def test_what_the_user_keeps_beside_the_runs_own_checkpoints_stays(tmp_path):
+    """And of those the newest complete ones."""
+    model, optimizer = trained(OPTIMIZERS["sgd"])
+    trainer = SimpleNamespace(
+        current_epoch=0,
+        max_epochs=3,
+        should_stop=False,
+        is_global_zero=True,
+        logger=None,
+        save_checkpoint=lambda path: save(path, model, optimizer, {}),
+    )
+    callback = Checkpoints(str(tmp_path), every=1, keep=2)
+    callback.on_train_epoch_end(trainer, None)
+    shutil.copytree(tmp_path / "step-00001.ckpt", tmp_path / "best.ckpt")
+    (tmp_path / "note.txt").write_text("mine")
+    (tmp_path / "step-00002.ckpt.part").mkdir()  # a run was killed here
+    for trainer.current_epoch in (1, 2):
+        callback.on_train_epoch_end(trainer, None)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["best.ckpt", "note.txt", "step-00002.ckpt", "step-00003.ckpt"]
 
 
 @pytest.fixture

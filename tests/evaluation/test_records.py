@@ -83,6 +83,14 @@ def test_comparison(tmp_path):
     assert lines[-1] == '- sums: model is "m" and "n"'
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_setting_that_only_one_evaluation_has_is_said(tmp_path, order):
+    written(tmp_path / order[0])
+    written(tmp_path / order[1], settings=SETTINGS | {"top_p": 0.9})
+    (note,) = (line for line in compare(tmp_path / "a", tmp_path / "b").splitlines() if line.startswith("- sums"))
+    assert note == "- sums: top_p is " + ("null and 0.9" if order == "ab" else "0.9 and null")
+
+
 def test_what_cannot_be_compared(tmp_path):
     written(tmp_path / "a")
     written(tmp_path / "b", answer="8")

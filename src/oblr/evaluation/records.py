@@ -122,9 +122,9 @@ def compare(first: Path, second: Path) -> str:
         pairs = _same_problems(name, *(_attempts(folder / f"{name}.jsonl") for folder in (first, second)))
         ks = sorted({*ours[name]["k"]} & {*theirs[name]["k"]})
         rows[name], sizes[name] = differences([a for a, _ in pairs], [b for _, b in pairs], ks), len(pairs)
-        for key in settings:
-            if settings[key] != others.get(key):
-                notes.append(f"- {name}: {key} is {_short(settings[key])} and {_short(others.get(key))}\n")
+        for key in settings | others:
+            if settings.get(key) != others.get(key):
+                notes.append(f"- {name}: {key} is {_short(settings.get(key))} and {_short(others.get(key))}\n")
     return comparison_table(rows, sizes) + ("\n" if notes else "") + "".join(notes)
 
 
