@@ -14,6 +14,7 @@ from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.baselines.shrinkage import ShrinkageBaseline
 from oblr.errors import StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
@@ -120,11 +121,12 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
     lm = tiny_model(tied)
     scores = score_gradients(lm, batch.rollouts, TEMPERATURE)
     norms = [square_norm(g) for g in scores]
-    ratios = []
+    ratios, entropies = [], []
     for rollout in batch.rollouts:
         with torch.no_grad():
-            logprob = TokenScorer(lm, TEMPERATURE)(pack([rollout]))[0].double().sum()
-        ratios.append(torch.exp(logprob - sum(rollout.completion.logprobs)).item())
+            found = TokenScorer(lm, TEMPERATURE)(pack([rollout]))
+        ratios.append(torch.exp(found.logprobs.double().sum() - sum(rollout.completion.logprobs)).item())
+        entropies.append(found.entropy.double())
 
     groups = []
     for q in range(4):
@@ -148,6 +150,8 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
     assert report.moments.mean_square == pytest.approx(square_norm(gradient), rel=1e-5)
     assert report.moments.square_mean == pytest.approx(sum(square_norm(g) for g in groups) / 4, rel=1e-5)
     assert report.moments.n_groups == 4
+    tokens = torch.cat([entropy for entropy, alive in zip(entropies, live, strict=True) if alive])
+    assert report.entropy == pytest.approx(tokens.mean().item(), rel=1e-5)
     assert all(p.grad is None for p in policy.parameters())  # rollouts have their room
 
 
@@ -178,10 +182,12 @@ class Dying(OneBatch):
         yield batch
 
 
-def test_a_dead_batch_after_a_live_one_moves_nothing(tmp_path):
-    """Neither by an old gradient nor by AdamW's momentum."""
+@pytest.mark.parametrize("baseline", [GradientWeightedBaseline, ShrinkageBaseline])
+def test_a_dead_batch_after_a_live_one_moves_nothing(tmp_path, baseline):
+    """Neither by an old gradient nor by AdamW's momentum; nor by a gradient of zeros, which shrinkage makes."""
     batch = make_batch(tmp_path, tied=True)
     settings = {"schedule": ConstantSchedule(0.01), "optimizer": torch.optim.AdamW, "bound": 100.0}
+    settings["baseline"] = baseline()
     once, _ = take_steps(tmp_path, Dying(batch), steps=1, **settings)
     thrice, reports = take_steps(tmp_path, Dying(batch), steps=3, **settings)
     assert [report.moments.square_mean > 0 for report in reports] == [True, False, False]

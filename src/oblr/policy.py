@@ -173,10 +173,10 @@ class PolicyModule(L.LightningModule):
         for groups, parts in self.micro_batches(batch, live):
             with self.score(tier, parts, group_size) as scores:
                 tokens = scores.tokens
-                # ρ_i, n_i, ρ_i² n_i, Σ_t H_it: a micro-batch's one wait for the device
-                ratio, entropy = tokens.sequence_logs.exp(), tokens.sums(scores.entropy)
-                own_scores = ratio, scores.weights, self.loss.weights(tokens, scores.weights), entropy
-                found[:, groups] = torch.stack(own_scores).view(4, -1, group_size).cpu()
+                ratio = tokens.sequence_logs.exp()  # ρ_i
+                weight = self.loss.weights(tokens, scores.weights)  # ρ_i² n_i
+                of_each = torch.stack([ratio, scores.weights, weight, tokens.sums(scores.entropy)])
+                found[:, groups] = of_each.view(4, -1, group_size).cpu()  # a micro-batch's one wait for the device
                 own = step.of(groups, tokens)
                 advantage = upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
                 coefficients = self.loss.coefficients(tokens, advantage, self.per_token)  # ρ_i (R_i − b_i) / G
