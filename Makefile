@@ -2,14 +2,18 @@
 # make sweep-local  the array of slurm/sweep.sbatch on this machine;  SWEEP=<experiment> another one
 # make smollm2  write models/SmolLM2-135M-Instruct, which experiment=smollm2_cpu trains (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
+# make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
+# make bench-smoke  the short form of every benchmark
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
+# make mutants  plant mistakes in a copy of the code, one at a time, and see which of them the tests notice: hours; a second
+#               call goes on where the first was stopped;  ARGS="--room callbacks", ARGS="--sample 10": only some
 # make contract check what we rely on of vLLM in the wheels of the pinned version and of the oldest one: 600 MB, no GPU
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test install lint bench soak contract gpu
+.PHONY: driver demo sweep-local smollm2 test test-slurm install lint bench bench-smoke soak mutants contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -45,6 +49,12 @@ sweep-local: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest $(ARGS)
 
+test-slurm: $(STAMP)
+	$(PY) -m pytest -m slurm tests/test_slurm.py $(ARGS)
+
+bench-smoke: $(STAMP)
+	$(PY) -m pytest -m miniature tests/test_benchmarks.py $(ARGS)
+
 lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -65,6 +75,9 @@ endif
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
+
+mutants: $(STAMP)
+	$(PY) tests/mutate.py $(ARGS)
 
 contract: $(STAMP)
 	$(PY) benchmarks/contract.py $(ARGS)

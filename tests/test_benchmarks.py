@@ -1,4 +1,4 @@
-"""Every benchmark runs in its short form; what it measures there is no result, and is not kept."""
+"""Every benchmark runs in its short form (`make bench-smoke`); what it measures there is no result, and is not kept."""
 
 import json
 import math
@@ -27,9 +27,13 @@ NAMES = [
     "tiers",
 ]
 NAMES.append("contract")  # make contract, which make bench does not run
+#: What `make test` runs too.
+KEPT = ("bounds", "contract", "gradnorm")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in KEPT else pytest.param(name, marks=pytest.mark.miniature) for name in NAMES]
+)
 def test_short_form(name):
     path = ROOT / "benchmarks" / "results" / f"{name}-quick.json"
     path.unlink(missing_ok=True)

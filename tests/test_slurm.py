@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from safetensors.torch import load_file
-from slurm_cluster import UnavailableError, cluster, installation
+from slurm_cluster import cluster, installation
 
 from callbacks.summary import read_curves
 
-pytestmark = pytest.mark.timeout(1200)  # eleven runs, where other programs may be at work
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]  # eleven runs, where other programs may be at work
 STEPS = 6
 SMALL = ("rollout.engine=hf", "rollout.prompts_per_step=2", "rollout.group_size=4", "data.held_out.size=8")
 CPU = ("--gpus-per-node=0", "--cpus-per-task=1", "--time=60")
@@ -37,11 +37,7 @@ BROKEN = 3
 
 @pytest.fixture(scope="module")
 def slurm():
-    try:
-        found = installation(ROOT / ".cache")
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    with cluster(found) as private:
+    with cluster(installation(ROOT / ".cache")) as private:
         yield private
 
 
