@@ -1,6 +1,6 @@
 """What do exact per-sequence gradient norms cost? Whole updates, side by side on the same packed batch.
 
-    python benchmarks/gradnorm.py [--quick] [--lengths 128 512 1024 2048]
+    python benchmarks/gradnorm.py [--quick] [--parts 128 512 1024 2048 ragged errors memory]
 
 Every update is timed in turn, round after round, and compared with the plain forward and backward of its own round;
 the median ratio of at least nine rounds is reported with its 95 % interval, and a target holds where all of that does.
@@ -13,8 +13,11 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -127,7 +130,7 @@ def ours(scorer: TokenScorer, packed: PackedBatch, kind: str) -> Update:
     return update
 
 
-LENGTHS, ROUNDS, OF_SHORT = (128, 512, 1024, 2048), 9, 27
+ROUNDS, OF_SHORT = 9, 27
 #: What is timed at T > 512.
 LONG = ("plain", "one pass, exact", "one pass, sketch", "logit", "length")
 #: time over plain; memory over plain
@@ -144,14 +147,19 @@ PEERS = {"Opacus, ghost clipping": 1.4, "loop + update": 1.6}
 
 
 def take_turns(kinds: dict[str, Update], rounds: int) -> Callable[[str, str], list[float]]:
-    """Time all kinds in each round, after one that does not count; returns two kinds' ratios of times in a round."""
+    """Time all kinds in each round, after one that does not count; returns two kinds' ratios of times in a round.
+
+    The first kind, which the others are compared with, is timed at both ends of a round: machines drift.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     for counted in [False] + [True] * rounds:
-        for name, update in kinds.items():
+        found = defaultdict[str, list[float]](list)
+        for name in [*kinds, next(iter(kinds))]:
             start = time.perf_counter()
-            update()
-            if counted:
-                seconds[name].append(time.perf_counter() - start)
+            kinds[name]()
+            found[name].append(time.perf_counter() - start)
+        for name in kinds if counted else ():
+            seconds[name].append(mean(found[name]))
     return lambda name, other: [a / b for a, b in zip(seconds[name], seconds[other], strict=True)]
 
 
@@ -189,7 +197,7 @@ def times(length: int, rounds: int) -> list[Figure]:
     return over_plain(f"T={length}", {kind: kinds[kind] for kind in kinds if length <= 512 or kind in LONG}, rounds)
 
 
-def errors(length: int, draws: int) -> dict[str, float]:
+def errors(length: int, draws: int) -> list[Figure]:
     """Largest relative error of ``n_i`` (exact), and root mean square error (sketch), against one backward each."""
     lm = model()
     scorer, batch = TokenScorer(lm, 1.0), rollouts([length] * SEQUENCES)
@@ -204,11 +212,13 @@ def errors(length: int, draws: int) -> dict[str, float]:
             return scores.weights / torch.stack(oracle) - 1
 
     sketches = torch.stack([relative(step, tier="sketch", passes="one") for step in range(draws)])
-    return {
-        "one pass, exact": relative(0, tier="exact", passes="one").abs().max().item(),
-        "two passes, exact": relative(0, tier="exact", passes="two").abs().max().item(),
-        "one pass, sketch": sketches.square().mean().sqrt().item(),
+    found = {
+        "one pass, exact": (relative(0, tier="exact", passes="one").abs().max(), 1e-5),
+        "two passes, exact": (relative(0, tier="exact", passes="two").abs().max(), 1e-5),
+        "one pass, sketch": (sketches.square().mean().sqrt(), 0.05),
     }
+    name = f"T={length}: relative error of n_i"
+    return [at_most(f"{name}, {kind}", error.item(), "", bound) for kind, (error, bound) in found.items()]
 
 
 def grown(kind: str, vocabulary: int, length: int) -> None:
@@ -252,30 +262,29 @@ def large_vocabulary(length: int) -> list[Figure]:
     return figures
 
 
+PARTS: dict[str, Callable[[], list[Figure]]] = {
+    "128": lambda: times(128, OF_SHORT),
+    **{str(length): partial(times, length, ROUNDS) for length in (512, 1024, 2048)},
+    "ragged": lambda: ragged_times(OF_SHORT),
+    "errors": lambda: errors(128, draws=16),
+    "memory": lambda: [*memories(128), *memories(512), *large_vocabulary(128)],
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--memory", nargs=3)
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="measure again, keep the others")
     args = parser.parse_args()
     warnings.filterwarnings("ignore", "Full backward hook is firing")
     if args.memory:
         kind, vocabulary, length = args.memory
         return grown(kind, int(vocabulary), int(length))
-    figures: list[Figure] = []
-    for length in [64] if args.quick else args.lengths:
-        figures += times(length, 2 if args.quick else OF_SHORT if length <= 128 else ROUNDS)
-    if not args.quick:
-        figures += ragged_times(OF_SHORT)
-    length, draws = (64, 2) if args.quick else (128, 16)
-    for kind, error in errors(length, draws).items():
-        bound = 0.05 if "sketch" in kind else 1e-5
-        figures.append(at_most(f"T={length}: relative error of n_i, {kind}", error, "", bound))
-    if not args.quick:
-        for length in args.lengths:
-            figures += memories(length) if length <= 512 else []
-        figures += large_vocabulary(128)
-    write("gradnorm-quick" if args.quick else "gradnorm", figures)
+    if args.quick:
+        return write("gradnorm-quick", [*times(64, rounds=2), *errors(64, draws=2)])
+    figures = [figure for part in args.parts for figure in PARTS[part]()]
+    write("gradnorm", figures, keep=args.parts != list(PARTS))
 
 
 if __name__ == "__main__":

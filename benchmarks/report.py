@@ -62,8 +62,12 @@ def at_least(name: str, value: float, unit: str, bound: float) -> Figure:
     return Figure(name, value, unit, f"≥ {bound:g}", value >= bound)
 
 
-def write(name: str, figures: list[Figure], **details: Any) -> None:
-    """Print the figures and keep them, with what they were measured with, and with ``details`` for who asks why."""
+def write(name: str, figures: list[Figure], keep: bool = False, **details: Any) -> None:
+    """Print the figures and keep them, with what they were measured with, and with ``details`` for who asks why.
+
+    Args:
+        keep: also those of the earlier result that were not measured again, each with the revision that it is of.
+    """
     table = Table("figure", "value", "unit", "target", "holds", title=name)
     for figure in figures:
         holds = {None: "", True: "yes", False: "NO"}[figure.holds]
@@ -80,4 +84,8 @@ def write(name: str, figures: list[Figure], **details: Any) -> None:
         **details,
     }
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    if keep:
+        earlier, measured = json.loads(path.read_text()), {figure.name for figure in figures}
+        others = (figure for figure in earlier["figures"] if figure["name"] not in measured)
+        result["figures"] += [{"revision": earlier["revision"], **figure} for figure in others]
     path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")

@@ -2,10 +2,10 @@
 
 import json
 import math
-import subprocess
-import sys
+import os
 
 import pytest
+import warm
 from conftest import ROOT
 
 NAMES = [
@@ -37,7 +37,8 @@ KEPT = ("bounds", "contract", "gradnorm")
 def test_short_form(name):
     path = ROOT / "benchmarks" / "results" / f"{name}-quick.json"
     path.unlink(missing_ok=True)
-    subprocess.run([sys.executable, f"benchmarks/{name}.py", "--quick"], cwd=ROOT, check=True, capture_output=True)
+    done = warm.run([f"benchmarks/{name}.py", "--quick"], ROOT, os.environ, timeout=500)
+    assert done.returncode == 0, done.stderr
     result = json.loads(path.read_text())
     figures = {figure["name"]: figure["value"] for figure in result["figures"]}
     assert len(figures) == len(result["figures"])

@@ -1,11 +1,11 @@
 """The same rollouts give the same norms, moments, rate and parameters on any number of ranks."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 from collectives import recorded
 from conftest import ROOT, VOCAB
 from rank_worker import LENGTHS
@@ -23,8 +23,8 @@ def run(folder, kind, rewards, *runs, precision="32-true", logits=SLICE):
     ``logits`` are held at once. Two ranks must have taken part in the same collectives.
     """
     arguments = kind, rewards, precision, str(logits), str(folder)
-    command = [sys.executable, str(ROOT / "tests" / "rank_worker.py"), *arguments, *runs]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    command = [str(ROOT / "tests" / "rank_worker.py"), *arguments, *runs]
+    result = warm.run(command, ROOT, os.environ, timeout=240)
     assert result.returncode == 0, result.stderr
     names = ["-".join(one.split(":")[:2]) for one in runs]
     if kind != "single":

@@ -25,7 +25,7 @@ def test_a_program_sees_what_a_new_process_would(tmp_path):
         "import atexit, os, sys\n"
         "import beside, far\n"
         "atexit.register(print, 'the end')\n"
-        "print(__name__, __file__, sys.argv, os.getcwd(), sorted(os.environ))\n"
+        "print(__name__, __file__, sys.argv, os.getcwd(), sorted(os.environ), sys.path)\n"
         "print('an error', file=sys.stderr)\n"
         "print('no line', end='')\n"
         "os.system('echo a child')\n"

@@ -6,6 +6,7 @@ has a server that imports it once and is forked for every run. `tests/test_warm.
 
 import atexit
 import functools
+import json
 import multiprocessing
 import os
 import subprocess
@@ -29,6 +30,14 @@ def server() -> ForkServerContext:
     return context
 
 
+@functools.cache
+def paths() -> list[str]:
+    """Where a new process looks for modules besides the script's own folder."""
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return json.loads(subprocess.run(command, env=bare, check=True, capture_output=True, text=True).stdout)
+
+
 def run(
     command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
@@ -39,7 +48,7 @@ def run(
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        process = server().Process(target=_main, args=(list(command), cwd, dict(environment), out, err))
+        process = server().Process(target=_main, args=(list(command), cwd, dict(environment), paths(), out, err))
         process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -49,7 +58,7 @@ def run(
         return subprocess.CompletedProcess(list(command), process.exitcode, out.read_text(), err.read_text())
 
 
-def _main(command: list[str], cwd: Path, environment: dict[str, str], out: Path, err: Path) -> None:
+def _main(command: list[str], cwd: Path, environment: dict[str, str], paths: list[str], out: Path, err: Path) -> None:
     """Become what ``python <command>`` is once it has imported; multiprocessing makes its exit status ours."""
     for descriptor, path in ((1, out), (2, err)):
         with path.open("wb") as file:
@@ -61,7 +70,7 @@ def _main(command: list[str], cwd: Path, environment: dict[str, str], out: Path,
     warnings.simplefilter("ignore")  # as PYTHONWARNINGS says, which is read when Python starts
     program = Path(command[0]).resolve()
     sys.argv[:] = command
-    sys.path[:0] = [str(program.parent), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [str(program.parent), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     main.__file__ = str(program)
     try:
