@@ -14,6 +14,7 @@ SMALL = (
     "rollout.prompts_per_step=4",
     "data.held_out.size=4",
     "~callbacks.evaluation",
+    "~callbacks.summary",
     f"steps={STEPS}",
 )
 
