@@ -53,7 +53,7 @@ test-slurm: $(STAMP)
 	$(PY) -m pytest -m slurm tests/test_slurm.py $(ARGS)
 
 bench-smoke: $(STAMP)
-	$(PY) -m pytest -m miniature tests/test_benchmarks.py $(ARGS)
+	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check

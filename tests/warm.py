@@ -4,7 +4,7 @@ What they import takes most of the seconds of a run that is small, and is the sa
 has a server that imports it once and is forked for every run. `tests/test_warm.py` holds this against cold processes.
 """
 
-import atexit
+import ctypes
 import functools
 import json
 import multiprocessing
@@ -59,7 +59,7 @@ def run(
 
 
 def _main(command: list[str], cwd: Path, environment: dict[str, str], paths: list[str], out: Path, err: Path) -> None:
-    """Become what ``python <command>`` is once it has imported; multiprocessing makes its exit status ours."""
+    """Become what ``python <command>`` is once it has imported."""
     for descriptor, path in ((1, out), (2, err)):
         with path.open("wb") as file:
             os.dup2(file.fileno(), descriptor)
@@ -73,10 +73,13 @@ def _main(command: list[str], cwd: Path, environment: dict[str, str], paths: lis
     sys.path[:] = [str(program.parent), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     main.__file__ = str(program)
+    status = 0
     try:
         exec(compile(program.read_text(), program, "exec"), vars(main))
-    except Exception:
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
         traceback.print_exc()
-        sys.exit(1)
-    finally:
-        atexit._run_exitfuncs()  # the end of a process that multiprocessing has forked leaves them out
+        status = 1
+    # As the interpreter itself ends: multiprocessing leaves out what is to be done at exit, by Python and by libraries.
+    ctypes.pythonapi.Py_Exit(status)
