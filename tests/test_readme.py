@@ -69,6 +69,15 @@ def test_predicted_figures_are_the_counted_ones(kind):
     assert "predicted to reach {:.0f} % and {:.0f} % of the peak".format(*plain) in README
 
 
+def test_counts_are_trusted_as_far_as_measured():
+    figures = {name: figure["value"] for name, figure in results("roofline-calibration").items()}
+    updates = sum(name.endswith(": predicted / measured") for name in figures)
+    assert f"rank {updates} real updates right" in README
+    assert f"(rank correlation {figures['CPU: rank correlation of predicted and measured']:.2f})" in README
+    assert f"\n{figures['CPU: median of predicted / measured']:.2f} times too long" in README
+    assert f"{100 * figures['CPU: median relative error but for that']:.0f} % off in the median" in README
+
+
 def test_the_predicted_step_is_as_far_off_as_measured():
     figures = results("step_time")
     ratio, worst = (
