@@ -55,7 +55,9 @@ def assert_equal(both, single, name, tolerance=1e-6, of_moments=1e-6):
     logged, expected = comparable(both.pop("logged")), comparable(single["logged"])
     assert {"train/entropy", "gradnorm/mean", "baseline/batch_mean", "snr/M1"} < logged.keys() == expected.keys()
     for tag, value in logged.items():
-        assert value == pytest.approx(expected[tag], rel=10 * of_moments, abs=1e-6), f"{name} {tag}"
+        # The signal is what is left of moments that nearly cancel; their quotients, of order one, are off as they are.
+        least = of_moments if tag.startswith("snr/") else 1e-12
+        assert value == pytest.approx(expected[tag], rel=10 * of_moments, abs=least), f"{name} {tag}"
     for key, value in both.items():
         torch.testing.assert_close(value, single[key], rtol=1e-5, atol=1e-6, equal_nan=True, msg=f"{name} {key}")
 
