@@ -153,10 +153,12 @@ def test_servers_that_cannot_be_used(engine, settings, message):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two copies of the policy need two GPUs, or none")
-def test_all_copies_of_the_policy_get_new_weights(tmp_path, problems, tokenizer):  # noqa: F811
+def test_all_copies_of_the_policy_get_new_weights(tmp_path, scorer, problems, tokenizer, monkeypatch):  # noqa: F811
     """A server with two GPUs has two, which are processes here; requests are shared out to them."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     settings = {"gpus": "0,1", "gpu_memory_utilization": 0.4, "transfer": "http"}
     copies = ServerEngine(str(POCKET), "float32", 128, str(tmp_path / "log"), **settings)
+    copies.arguments += ["--worker-extension-cls", "stale_copy.SpoiledTransfer"]
     copies.start()
     try:
         other = changed(TokenScorer(load_model(str(POCKET), "float32"), 1.0))
@@ -165,6 +167,12 @@ def test_all_copies_of_the_policy_get_new_weights(tmp_path, problems, tokenizer)
         with urlopen(f"{copies.server.url}/metrics") as reply:
             tokens = re.findall(r'^vllm:generation_tokens_total{engine="(\d)".* (\S+)$', reply.read().decode(), re.M)
         assert [engine for engine, count in tokens if float(count) > 0] == ["0", "1"]
+        weights = NotedWeights(scorer.weights(), "float32", 1, 2)
+        copies.sync(weights, 2)
+        weights.compare(copies.read(weights.blocks))
+        copies.server.post("/collective_rpc", method="spoil_second_copy")
+        with pytest.raises(StaleEngineError, match="2 copies differ: .* has other numbers than the first"):
+            copies.read(weights.blocks)
     finally:
         copies.close()
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from oblr.errors import EngineDiedError, SettingError
+from oblr.errors import EngineDiedError, SettingError, StaleEngineError
 from oblr.ranks import of_run
 from oblr.rollout.client import Client, Refused
 from oblr.rollout.engine import check_fresh, check_limits
@@ -77,14 +77,14 @@ class ServerEngine:
         max_num_seqs: int | None = None,
     ):
         check_limits("server", max_num_batched_tokens, max_num_seqs)
-        gpu, copies = torch.cuda.is_available(), (gpus or "0").count(",") + 1
-        if tensor_parallel_size < 1 or copies % tensor_parallel_size:
+        gpu, devices = torch.cuda.is_available(), (gpus or "0").count(",") + 1
+        if tensor_parallel_size < 1 or devices % tensor_parallel_size:
             raise SettingError(
                 "rollout.engines.server.tensor_parallel_size",
-                f"{copies} GPUs do not make groups of {tensor_parallel_size}",
+                f"{devices} GPUs do not make groups of {tensor_parallel_size}",
                 "use a divisor of the number of rollout.engines.server.gpus",
             )
-        copies //= tensor_parallel_size
+        self.copies = devices // tensor_parallel_size
         if transfer not in ("auto", "http", "nccl"):
             raise SettingError("rollout.engines.server.transfer", f"{transfer!r} is unknown", "use auto, http or nccl")
         if transfer == "nccl" and not gpu:
@@ -105,7 +105,7 @@ class ServerEngine:
             *(["--max-num-seqs", str(max_num_seqs)] if max_num_seqs else []),
             *(["--gpu-memory-utilization", str(self.gpu_memory_utilization)] if gpu else []),
             *(["--tensor-parallel-size", str(tensor_parallel_size)] if tensor_parallel_size > 1 else []),
-            *(["--data-parallel-size", str(copies)] if copies > 1 else []),
+            *(["--data-parallel-size", str(self.copies)] if self.copies > 1 else []),
         ]
         self.environment = {
             "VLLM_SERVER_DEV_MODE": "1",
@@ -141,6 +141,7 @@ class ServerEngine:
                 raise SettingError(setting, f"{self.server.url} has no {path} without {flag}", start)
         config = self.server.get("/server_info?config_format=json", timeout=30)["vllm_config"]
         has = config["model_config"] | {"transfer": (config["weight_transfer_config"] or {}).get("backend")}
+        self.copies = config["parallel_config"]["data_parallel_size"]
         if automatic and has["transfer"] == "nccl" and torch.cuda.is_available():
             self.transfer = "nccl"
         wanted = {
@@ -273,7 +274,13 @@ class ServerEngine:
             raise EngineDiedError(f"{self.server.url} has the weights of version {found}, not {expected}")
 
     def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
-        answer = self.server.post("/collective_rpc", method="read_back", args=[to_text(blocks)])
+        text = to_text(blocks)
+        answer = self.server.post("/collective_rpc", method="read_back", args=[text])
+        if self.copies > 1:  # vLLM returns what the first of them says
+            try:
+                self.server.post("/collective_rpc", method="compare_copy", args=[text, answer["results"]])
+            except Refused as error:
+                raise StaleEngineError(f"the rollout engine's {self.copies} copies differ: {error}") from error
         return [[Part(*part) for part in from_text(worker)] for worker in answer["results"]]
 
     def sleep(self) -> None:

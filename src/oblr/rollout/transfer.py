@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from oblr.errors import StaleEngineError
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, from_text, to_text
 
@@ -94,3 +95,8 @@ class HTTPTransfer:
         """For ``/collective_rpc``: see :func:`oblr.rollout.layers.read`."""
         worker: Any = self
         return to_text(read(worker.get_model(), [Block(*block) for block in from_text(blocks)]))
+
+    def compare_copy(self, blocks: str, first: list[str]) -> None:
+        """Raise where this copy of the model has other numbers than ``first``, which the first one's workers read."""
+        if self.read_back(blocks) not in first:
+            raise StaleEngineError("this copy has other numbers than the first")
