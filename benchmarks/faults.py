@@ -43,8 +43,8 @@ from report import ROOT, Figure, at_least, at_most, write
 from strikes import PHASES
 
 from callbacks.summary import read_curves
-from oblr.checkpoint import by_age
-from oblr.provenance import revision
+from oblr.run.manifest import by_age
+from oblr.run.provenance import revision
 
 COMMON = (
     *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8"),

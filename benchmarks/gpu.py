@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from report import ROOT, Figure, write
 
-from oblr.provenance import revision, versions
+from oblr.run.provenance import revision, versions
 
 RESULTS = ROOT / "benchmarks" / "results"
 

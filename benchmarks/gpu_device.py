@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from oblr.fused import fuse
+from oblr.policy.fused import fuse
 from oblr.types import Completion, Problem, Rollout
 
 GPU = torch.cuda.is_available()

@@ -10,13 +10,13 @@ from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds, used_m
 from report import ROOT, Figure
 from transformers import AutoConfig, PreTrainedModel
 
-from oblr.attention import SDPA, choose_attention
-from oblr.fused import fuse
-from oblr.model import TokenScorer, load_model
 from oblr.packing import pack
-from oblr.randomness import derived_seed
+from oblr.policy.attention import SDPA, choose_attention
+from oblr.policy.fused import fuse
+from oblr.policy.model import TokenScorer, load_model
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.vllm import VLLMEngine
+from oblr.run.randomness import derived_seed
 from oblr.types import Completion, Problem, Rollout, Sampling
 
 POCKET = ROOT / "models" / "pocket"

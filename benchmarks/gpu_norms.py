@@ -9,11 +9,11 @@ from report import Figure, at_most
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from oblr.attention import SDPA, VARLEN, choose_attention
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
-from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.policy.attention import SDPA, VARLEN, choose_attention
+from oblr.policy.model import TokenScorer
 from oblr.types import Rollout
 
 GROUP_SIZE, PROMPT = 4, 8

@@ -16,14 +16,14 @@ from gpu_device import DEVICE, GIB, GPU, autocast, random_model, random_rollouts
 from report import Figure
 from roofline import BATCHES, CALIBRATED, KINDS, PROMPT, TOKENS, Case, Count, policy, shape
 
-from oblr.attention import choose_attention
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast, rounded_once
-from oblr.model import TokenScorer
 from oblr.packing import pack
 from oblr.plan.machine import this_cpu
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, World, plan_update
+from oblr.policy.attention import choose_attention
+from oblr.policy.model import TokenScorer
 
 WARM_UP, ROUNDS, WORKERS = 2, 5, 6
 #: (tokens a sequence, checkpointing) by size

@@ -29,8 +29,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
-from oblr.model import TokenScorer
 from oblr.packing import PackedBatch, pack
+from oblr.policy.model import TokenScorer
 from oblr.types import Completion, Problem, Rollout
 
 SEQUENCES, GROUP_SIZE, PROMPT, VOCAB, LARGE_VOCAB = 8, 4, 16, 8192, 151_936

@@ -24,18 +24,16 @@ from report import ROOT, Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.commands.launch import register_resolvers
+from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.plan.memory import GIB
 from oblr.plan.update import Batch, World, plan_update
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
+from oblr.run.strategies import FSDP
 from oblr.schedules.constant import ConstantSchedule
-from oblr.strategies import FSDP
 from oblr.types import RolloutBatch
-
-sys.path.insert(0, str(ROOT / "src"))
-from launch import register_resolvers
-from planning import make
 
 CONFIG = Qwen3Config(
     vocab_size=151_936,

@@ -29,8 +29,8 @@ from report import ROOT, Figure, at_most, write
 from training import composed
 
 from callbacks.observer import Observer
-from oblr.model import load_model, load_tokenizer
-from oblr.policy import PolicyModule
+from oblr.policy.model import load_model, load_tokenizer
+from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.types import RolloutBatch, StepReport
 

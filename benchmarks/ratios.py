@@ -51,10 +51,10 @@ from oblr.gradnorm.measure import Factors, GradNorms
 from oblr.losses.gspo import GSPOLoss
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
-from oblr.model import TokenScorer, load_config, load_model, load_tokenizer, weights_digest
 from oblr.packing import pack
-from oblr.randomness import derived_seed
+from oblr.policy.model import TokenScorer, load_config, load_model, load_tokenizer, weights_digest
 from oblr.rollout.hf import HFEngine
+from oblr.run.randomness import derived_seed
 from oblr.types import Completion, Moments, Problem, ResponseTokens, Rollout, Sampling
 
 GROUP_SIZE, SEED = 4, 1

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from oblr.provenance import revision, versions
+from oblr.run.provenance import revision, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 

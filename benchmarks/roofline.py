@@ -25,7 +25,6 @@ from transformers import AutoConfig, PretrainedConfig, Qwen3Config, Qwen3ForCaus
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.model import TokenScorer
 from oblr.packing import pack
 from oblr.plan.machine import rest, this_cpu
 from oblr.plan.phases import PHASES
@@ -33,7 +32,8 @@ from oblr.plan.plain import PlainPolicy
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, Update, World, plan_update
 from oblr.plan.work import Work
-from oblr.policy import PolicyModule
+from oblr.policy.model import TokenScorer
+from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
 
 GIB, TOKENS, GROUP_SIZE, PROMPT = 2**30, 8192, 4, 64

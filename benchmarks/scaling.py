@@ -24,9 +24,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.model import TokenScorer
 from oblr.packing import pack
-from oblr.policy import PolicyModule
+from oblr.policy.model import TokenScorer
+from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
 from oblr.types import Completion, Problem, Rollout, RolloutBatch
 

@@ -17,9 +17,7 @@ from report import ROOT, at_most, median_ratio, write
 from training import composed
 
 from callbacks.summary import read_curves
-
-sys.path.insert(0, str(ROOT / "src"))
-from planning import make
+from oblr.commands.plan import make
 
 #: of |predicted / measured − 1|
 ERROR = 0.3

@@ -14,7 +14,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
-from oblr import checkpoint
+from oblr.run import checkpoint
 
 PHASES = ("rollout", "norm pass", "update", "checkpoint")
 

@@ -31,13 +31,13 @@ from oblr.baselines.base import live_groups
 from oblr.baselines.leave_one_out import leave_one_out_means
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.gradnorm.measure import GradNorms
-from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.packing import pack
-from oblr.randomness import derived_seed
+from oblr.policy.model import TokenScorer, load_model, load_tokenizer
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.base import score
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.hf import HFEngine
+from oblr.run.randomness import derived_seed
 from oblr.types import Problem, Rollout, RolloutBatch, Sampling
 
 GROUP_SIZE, SEED, DRAWS = 8, 1, 2000

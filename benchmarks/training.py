@@ -1,6 +1,5 @@
 """Many training runs in one process, each what ``src/train.py`` would do; the rollout engine starts only once."""
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -21,15 +20,13 @@ from callbacks.grad_stats import GradStats
 from callbacks.observer import rollout_data
 from oblr.baselines.base import Groups
 from oblr.baselines.rloo import RLOOBaseline
-from oblr.model import load_tokenizer
-from oblr.policy import PolicyModule
+from oblr.commands.launch import register_resolvers
+from oblr.policy.model import load_tokenizer
+from oblr.policy.step import PolicyModule
 from oblr.rollout.engine import Engine
 from oblr.rollout.readback import Block, Part
-from oblr.terminal import quiet_terminal
+from oblr.run.terminal import quiet_terminal
 from oblr.types import Completion, RolloutBatch, Sampling, StepReport
-
-sys.path.insert(0, str(ROOT / "src"))
-from launch import register_resolvers
 
 
 @dataclass

@@ -10,7 +10,7 @@ from callbacks.evaluation import Evaluation
 from callbacks.observer import rollout_data
 from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, longest
 from oblr.evaluation.measures import measure
-from oblr.ranks import of_run
+from oblr.run.ranks import of_run
 
 
 class BenchmarkEvaluation(Evaluation):

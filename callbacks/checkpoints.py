@@ -8,8 +8,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from callbacks.observer import tensorboard
-from oblr.checkpoint import by_age
 from oblr.errors import SettingError
+from oblr.run.manifest import by_age
 
 
 class Checkpoints(Checkpoint):

@@ -10,9 +10,9 @@ from lightning import LightningModule, Trainer
 from callbacks.observer import Observer, rollout_data
 from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.metrics.aggregate import Interval
-from oblr.policy import PolicyModule
-from oblr.randomness import derived_seed
-from oblr.ranks import of_run
+from oblr.policy.step import PolicyModule
+from oblr.run.randomness import derived_seed
+from oblr.run.ranks import of_run
 from oblr.types import RolloutBatch, Sampling
 
 

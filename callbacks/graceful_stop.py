@@ -8,7 +8,7 @@ from types import FrameType
 
 from lightning import Callback, LightningModule, Trainer
 
-from oblr.ranks import of_run
+from oblr.run.ranks import of_run
 
 log = logging.getLogger(__name__)
 #: What asks a run to end. SLURM sends the last two before it takes the machine away.

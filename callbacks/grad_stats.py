@@ -6,9 +6,13 @@ from torch import Tensor
 from torchmetrics.functional import pearson_corrcoef
 
 from callbacks.observer import Observer, tensorboard
-from oblr.policy import PolicyModule
-from oblr.ranks import of_run
+from oblr.baselines.base import live_groups
+from oblr.gradnorm.measure import GradNorms
+from oblr.policy.step import PolicyModule
+from oblr.run.ranks import of_run
 from oblr.types import RolloutBatch, StepReport
+
+NAN, EXACT = float("nan"), GradNorms("exact", "two")
 
 
 class GradStats(Observer):
@@ -29,7 +33,7 @@ class GradStats(Observer):
         self.measured = None
         if not policy.baseline.needs_norms and trainer.current_epoch % self.every == 0:
             with policy.clock.phase("gradient statistics"):
-                self.measured = of_run().gather(policy.live_square_norms(batch))
+                self.measured = of_run().gather(live_square_norms(policy, batch))
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         if self.measured is not None:
@@ -48,6 +52,19 @@ class GradStats(Observer):
                 "gradnorm/correlation_with_length": pearson_corrcoef(norms.flatten(), lengths.flatten()),
             }
         )
+
+
+def live_square_norms(policy: PolicyModule, batch: RolloutBatch) -> Tensor:
+    """``n_i`` of this rank's live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
+    norms, live = torch.full(batch.rewards.shape, NAN, dtype=torch.float64), live_groups(batch.rewards)
+    for groups, parts in policy.micro_batches(batch, live):
+        with (
+            policy.trainer.precision_plugin.train_step_context(),  # Lightning enters it for the step alone
+            EXACT.score(policy.scorer, policy.scorer.lm, parts, batch.group_size) as scores,
+        ):
+            norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
+    norms[~live] = NAN  # a rank may have filled up with dead groups
+    return norms
 
 
 def within_group_cv(square_norms: Tensor) -> Tensor:

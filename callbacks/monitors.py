@@ -10,7 +10,7 @@ from lightning import Trainer
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, Groups
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import StepReport
 

@@ -9,7 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.types import RolloutBatch, StepReport
 

@@ -8,8 +8,8 @@ from lightning import LightningModule, Trainer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from callbacks.observer import Observer
-from oblr.policy import PolicyModule
-from oblr.timing import Stopwatch
+from oblr.policy.step import PolicyModule
+from oblr.run.timing import Stopwatch
 from oblr.types import StepReport
 
 

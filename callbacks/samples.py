@@ -3,7 +3,7 @@
 from lightning import Trainer
 
 from callbacks.observer import Observer, tensorboard
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.types import StepReport
 
 

@@ -4,8 +4,8 @@ import torch
 from lightning import Trainer
 
 from callbacks.observer import Observer, rollout_data
-from oblr.policy import PolicyModule
-from oblr.ranks import of_run
+from oblr.policy.step import PolicyModule
+from oblr.run.ranks import of_run
 from oblr.types import StepReport
 
 

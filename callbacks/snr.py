@@ -5,7 +5,7 @@ from typing import Any
 from lightning import Trainer
 
 from callbacks.observer import Observer
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.schedules.snr import SNREstimates, shrinkage
 from oblr.types import StepReport
 

@@ -5,7 +5,7 @@ import time
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.types import StepReport
 
 

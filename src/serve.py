@@ -1,34 +1,8 @@
-"""Become the vLLM server that a run would start for itself: ``python src/serve.py HOST PORT experiment=pocket``.
+"""Become the vLLM server that a run would start for itself: ``python src/serve.py HOST PORT experiment=pocket``."""
 
-The run then takes ``rollout.engine=server rollout.engines.server.url=http://HOST:PORT``.
-"""
-
-import argparse
-import os
-import sys
-from collections.abc import Sequence
-
-import hydra
-from hydra.types import RunMode
-
-from launch import composer, job_config, one_line_errors
-from oblr.checks import check_engine, check_policy
-
-
-def main(host: str, port: int, overrides: Sequence[str]) -> None:
-    with composer() as compose:
-        cfg = job_config(compose("train", overrides, RunMode.MULTIRUN))
-    config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
-    check_engine(config, "server", cfg.rollout.engines)
-    engine = hydra.utils.instantiate(cfg.rollout.engines.server, url=None)()
-    command = [sys.executable, "-m", *engine.arguments, "--host", host, "--port", str(port)]
-    os.execve(sys.executable, command, os.environ | engine.environment)
-
+from oblr.commands.launch import one_line_errors
+from oblr.commands.serve import main
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("host")
-    parser.add_argument("port", type=int)
-    parser.add_argument("overrides", nargs="*", help="as for train.py")
     with one_line_errors():
-        main(**vars(parser.parse_args()))
+        main()

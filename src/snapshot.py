@@ -1,25 +1,8 @@
 """Copy the code and the composed configuration: ``python src/snapshot.py FOLDER experiment=pocket``."""
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
-
-from hydra.types import RunMode
-from omegaconf import OmegaConf
-
-from launch import ROOT, composer, job_config, one_line_errors
-from oblr.provenance import snapshot
-
-
-def main(folder: Path, overrides: Sequence[str]) -> None:
-    with composer() as compose:
-        config = OmegaConf.to_yaml(job_config(compose("train", overrides, RunMode.MULTIRUN)))
-    snapshot(ROOT, folder, config)
-
+from oblr.commands.launch import one_line_errors
+from oblr.commands.snapshot import main
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("overrides", nargs="*", help="as for train.py")
     with one_line_errors():
-        main(**vars(parser.parse_args()))
+        main()

@@ -25,8 +25,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from oblr.model import TokenScorer
+from oblr.commands.launch import launch
 from oblr.packing import pack
+from oblr.policy.model import TokenScorer
 from oblr.types import Completion, Problem, Rollout
 
 
@@ -37,6 +38,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 ROOT = Path(__file__).resolve().parent.parent
 POCKET = ROOT / "models" / "pocket"
+#: A run of seconds.
+SMALL = ("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8")
 VOCAB = 97
 SHAPE = {
     "vocab_size": VOCAB,
@@ -134,15 +137,23 @@ def train(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run ``src/train.py experiment=pocket`` in a folder of its own; small and on the transformers engine."""
 
     def run(*overrides: str, folder: str = "run", cold: bool = False) -> subprocess.CompletedProcess[str]:
-        return run_script(
-            "train.py",
-            "experiment=pocket",
-            "rollout.engine=hf",
-            "rollout.prompts_per_step=4",
-            "data.held_out.size=8",
-            f"paths.output_dir={tmp_path / folder}",
-            *overrides,
-            cold=cold,
-        )
+        return run_script("train.py", *SMALL, f"paths.output_dir={tmp_path / folder}", *overrides, cold=cold)
+
+    return run
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capfd, monkeypatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `train`, but in this process: for what ends before anything is loaded."""
+
+    def run(*overrides: str) -> subprocess.CompletedProcess[str]:
+        command = ["src/train.py", *SMALL, f"paths.output_dir={tmp_path / 'run'}", *overrides]
+        with monkeypatch.context() as patch:
+            patch.chdir(ROOT)
+            patch.setattr(sys, "argv", command)
+            patch.setenv("HYDRA_FULL_ERROR", "1")
+            with pytest.raises(SystemExit) as end:
+                launch("train", "oblr.commands.train")
+        return subprocess.CompletedProcess(command, end.value.code, *capfd.readouterr())
 
     return run

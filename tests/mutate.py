@@ -27,7 +27,7 @@ from threading import Lock
 
 from mutants import TABLE, Mutant, TableError, load
 
-from oblr.provenance import revision
+from oblr.run.provenance import revision
 
 RESULTS = Path("benchmarks", "results", "mutants.jsonl")
 #: Share of the mistakes that must be noticed.

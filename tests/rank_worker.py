@@ -26,9 +26,9 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.losses.kl import KLPenalty
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
+from oblr.run.strategies import DDP, FSDP, SingleDevice
 from oblr.schedules.snr import SNRSchedule
-from oblr.strategies import DDP, FSDP, SingleDevice
 from oblr.types import RolloutBatch, StepReport
 
 LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8, 7, 3, 11, 2, 9, 9, 1, 1, 4, 5, 6, 7, 20, 3, 3, 2]

@@ -4,7 +4,7 @@ import torch
 from conftest import ROOT
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from oblr.model import TokenScorer
+from oblr.policy.model import TokenScorer
 
 SIZES = {"4B": (4_022_468_096, True), "8B": (8_190_735_360, False)}  # parameters, and whether the head is tied
 

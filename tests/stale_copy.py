@@ -1,6 +1,7 @@
 """A server's worker that can be told to lose what it was sent, for a test of what notices."""
 
 import torch
+
 from oblr.rollout.transfer import HTTPTransfer
 
 

@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import MistralConfig, MistralForCausalLM
 
-from oblr import attention
-from oblr.attention import SDPA, VARLEN, choose_attention, varlen_attention
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
-from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.policy import attention
+from oblr.policy.attention import SDPA, VARLEN, choose_attention, varlen_attention
+from oblr.policy.model import TokenScorer
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 

@@ -1,4 +1,7 @@
-"""Every kind of bad input, through the real command line: one line that names the setting, status 2, nothing lost."""
+"""Every kind of bad input: one line that names the setting, status 2, nothing lost.
+
+All go the command line's own path in this process; some of them as a user types them.
+"""
 
 import json
 import os
@@ -10,7 +13,7 @@ from conftest import POCKET, ROOT, run_script
 from transformers import AutoTokenizer
 
 from callbacks.summary import read_curves
-from oblr.checkpoint import save
+from oblr.run.checkpoint import save
 
 
 def check(result, setting, *words):
@@ -60,10 +63,26 @@ def check(result, setting, *words):
     ],
     ids=lambda value: value[0] if isinstance(value, list) and value else None,
 )
-def test_settings(train, tmp_path, overrides, setting, words):
-    check(train(*overrides), setting, *words)
+def test_settings(refused, tmp_path, overrides, setting, words):
+    check(refused(*overrides), setting, *words)
     assert not list(tmp_path.rglob("*.ckpt"))
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "setting"),
+    [("rollout.group_size=0", "rollout.group_size"), ("seed=abc", "seed"), ("rollout.grop_size=4", "")],
+)
+def test_a_bad_setting_is_said_before_torch_is_imported(train, monkeypatch, override, setting):
+    """That takes seconds, which is long for a slip of the finger."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    result = train(override, cold=True)
+    lines = result.stderr.splitlines()
+    imported = {line.split("|")[-1].strip() for line in lines if line.startswith("import time:")}
+    assert "hydra" in imported
+    assert imported.isdisjoint({"torch", "lightning", "transformers", "vllm", "numpy"})
+    result.stderr = "\n".join(line for line in lines if not line.startswith("import time:"))
+    check(result, setting)
 
 
 def test_a_server_that_vllm_could_not_start():
@@ -87,20 +106,12 @@ LONG = json.dumps({"id": "long", "problem": "1 + " * 100, "answer": "2"})
     ],
     ids=["missing", "empty", "malformed", "prompt longer than the context"],
 )
-def test_dataset_files(tmp_path, content, setting, words):
+def test_dataset_files(refused, tmp_path, content, setting, words):
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text(ROW + "\n")
     if content is not None:
         bad.write_text(content)
-    result = run_script(
-        "train.py",
-        "experiment=pocket",
-        "data=local",
-        "reward=exact",
-        f"data.path={bad}",
-        f"data.held_out_path={good}",
-        f"paths.output_dir={tmp_path / 'run'}",
-    )
+    result = refused("data=local", "reward=exact", f"data.path={bad}", f"data.held_out_path={good}")
     check(result, setting, *words)
 
 
@@ -134,38 +145,38 @@ def test_rewards_that_break_in_training_cost_their_response_alone(train, tmp_pat
     assert [t + e for t, e in zip(timeouts, errors, strict=True)] == [32 * (1 - reward) for reward in rewards]
 
 
-def test_tokenizer_without_end_of_text(train, tmp_path):
+def test_tokenizer_without_end_of_text(refused, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(POCKET, folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
-    check(train(f"policy.path={folder}"), "policy.path", "end-of-text")
+    check(refused(f"policy.path={folder}"), "policy.path", "end-of-text")
 
 
 @pytest.mark.parametrize("kind", ["below a file", "read-only"])
-def test_output_folder_that_cannot_be_written(train, tmp_path, kind):
+def test_output_folder_that_cannot_be_written(refused, tmp_path, kind):
     if kind == "below a file":
         (tmp_path / "file").write_text("mine")
         folder = tmp_path / "file" / "run"
     else:
         folder = "/proc/run"
-    check(train(f"paths.output_dir={folder}"), "paths.output_dir", str(folder))
+    check(refused(f"paths.output_dir={folder}"), "paths.output_dir", str(folder))
     if kind == "below a file":
         assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten(train, tmp_path):
+def test_a_folder_that_holds_a_run_is_not_overwritten(refused, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_text("mine")
-    check(train(), "paths.output_dir", "already holds a run")
+    check(refused(), "paths.output_dir", "already holds a run")
     assert os.listdir(folder) == ["run.json"]
     assert (folder / "run.json").read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", ["garbage", "another policy's"])
-def test_checkpoints_that_cannot_be_resumed(train, tmp_path, kind):
+def test_checkpoints_that_cannot_be_resumed(refused, tmp_path, kind):
     path = tmp_path / "some.ckpt"
     if kind == "garbage":
         path.write_bytes(b"not a checkpoint")
@@ -173,4 +184,4 @@ def test_checkpoints_that_cannot_be_resumed(train, tmp_path, kind):
         layer = torch.nn.Linear(3, 3)
         save(path, layer, torch.optim.SGD(layer.parameters()), {})
     words = "not a complete checkpoint" if kind == "garbage" else "another architecture"
-    check(train(f"ckpt_path={path}"), "ckpt_path", str(path), words)
+    check(refused(f"ckpt_path={path}"), "ckpt_path", str(path), words)

@@ -11,9 +11,10 @@ import torch
 from conftest import ROOT, tiny_model
 
 from callbacks.checkpoints import Checkpoints
-from oblr.checkpoint import by_age, is_complete, load, save
 from oblr.errors import CheckpointError, SettingError
-from oblr.randomness import random_state, set_random_state
+from oblr.run.checkpoint import load, save
+from oblr.run.manifest import by_age, is_complete
+from oblr.run.randomness import random_state, set_random_state
 
 
 def trained(optimizer, steps=2):
@@ -145,7 +146,8 @@ import sys, torch
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_checkpoint import OPTIMIZERS, trained
-from oblr.checkpoint import by_age, load, save
+from oblr.run.checkpoint import load, save
+from oblr.run.manifest import by_age
 from oblr.errors import CheckpointError
 folder = Path(sys.argv[1])
 model, optimizer = trained(OPTIMIZERS["adamw"])

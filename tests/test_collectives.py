@@ -9,19 +9,19 @@ from collectives import ONE_SIDED, recorded, two_ranks_on_paper
 from conftest import ROOT
 from lightning import LightningModule
 from lightning.pytorch.plugins.environments import LightningEnvironment
-from test_imports import sources
+from rooms import sources
 from test_policy import make_batch, take_steps
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from oblr import ranks
-from oblr.checkpoint import load, save
 from oblr.errors import SettingError
 from oblr.metrics.accuracy import ProblemAccuracy
-from oblr.model import TokenScorer
-from oblr.ranks import Ranks
-from oblr.strategies import DDP, FSDP
+from oblr.policy.model import TokenScorer
+from oblr.run import ranks
+from oblr.run.checkpoint import load, save
+from oblr.run.ranks import Ranks
+from oblr.run.strategies import DDP, FSDP
 
 CUDA = torch.device("cuda:0")
 
@@ -118,7 +118,7 @@ def collective(node: ast.AST) -> bool:
 
 
 def test_nobody_else_asks_for_a_group_or_moves_a_tensor():
-    found = {path.stem for path in sources() if any(map(collective, ast.walk(ast.parse(path.read_text()))))}
+    found = {path.stem for path in sources(ROOT) if any(map(collective, ast.walk(ast.parse(path.read_text()))))}
     assert found == {"ranks", "dry_run"}  # a plan makes a world of its own
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sys
 
 import pytest
 from conftest import ROOT
@@ -13,11 +12,9 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from oblr.checks import check_engine
+from oblr.commands.launch import register_resolvers
 from oblr.errors import SettingError
-from oblr.model import load_config
-
-sys.path.insert(0, str(ROOT / "src"))
-from launch import register_resolvers
+from oblr.policy.model import load_config
 
 CONF = ROOT / "conf"
 GROUPS = sorted(

@@ -15,15 +15,13 @@ from hydra.errors import InstantiationException
 from test_bad_input import check
 
 from callbacks.summary import read_curves
+from oblr.commands import evaluate as script
+from oblr.commands.launch import register_resolvers
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.types import Completion
-
-sys.path.insert(0, str(ROOT / "src"))
-import eval as script
-from launch import register_resolvers
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 SMALL = ("benchmarks=[chain_sum]", "samples=2", "limit=12", "chunk=4")

@@ -12,7 +12,7 @@ import yaml
 from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from test_imports import imported, sources
+from rooms import imported, sources
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
@@ -172,7 +172,7 @@ INSTALLED = {canonicalize_name(name) for names in PROVIDERS.values() for name in
 def test_what_the_code_needs_does_not_come_through_its_tests():
     with_tests = needed([*PYPROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["dev"]])
     without = needed([*PYPROJECT["dependencies"], *EXTRAS["cpu"]])
-    names = {name.split(".")[0] for path in sources() for name in imported(path)} - sys.stdlib_module_names
+    names = {name.split(".")[0] for path in sources(ROOT) for name in imported(path)} - sys.stdlib_module_names
     for name in names & PROVIDERS.keys() - {"oblr", "callbacks"}:
         packages = {canonicalize_name(package) for package in PROVIDERS[name]}
         assert packages & without, f"{name} comes with {packages}"

@@ -1,14 +1,10 @@
-import sys
-
 import pytest
 import torch
-from conftest import ROOT
 from torch import nn
 
-sys.path.insert(0, str(ROOT / "src"))
-import launch
-from oblr.checkpoint import save
+from oblr.commands import launch
 from oblr.errors import SettingError
+from oblr.run.checkpoint import save
 
 
 def checkpoint(folder):

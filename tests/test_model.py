@@ -3,7 +3,7 @@ import torch
 from conftest import tiny_model
 
 from oblr.errors import SettingError
-from oblr.model import TokenScorer, load_config, stored_weights, weights_digest
+from oblr.policy.model import TokenScorer, load_config, stored_weights, weights_digest
 
 
 @pytest.mark.parametrize("tied", [True, False])

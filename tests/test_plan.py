@@ -17,10 +17,10 @@ from transformers import Qwen3Config
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.commands.plan import make
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.model import TokenScorer
 from oblr.packing import pack
 from oblr.plan import update
 from oblr.plan.dry_run import fake_world
@@ -29,11 +29,11 @@ from oblr.plan.memory import Device, engine_memory
 from oblr.plan.roofline import GPUS, Speed
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
-from oblr.policy import PolicyModule
+from oblr.policy.model import TokenScorer
+from oblr.policy.step import PolicyModule
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.schedules.constant import ConstantSchedule
-from planning import make
 
 
 def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=GradientWeightedBaseline):

@@ -19,9 +19,9 @@ from oblr.errors import StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.model import TokenScorer
 from oblr.packing import pack
-from oblr.policy import PolicyModule
+from oblr.policy.model import TokenScorer
+from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import RolloutBatch

@@ -26,7 +26,7 @@ from oblr.losses.gspo import GSPOLoss
 from oblr.losses.kl import KLPenalty
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
 from oblr.types import ResponseTokens
 

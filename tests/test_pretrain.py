@@ -2,7 +2,7 @@
 
 from conftest import POCKET, run_script
 
-from oblr.model import load_model
+from oblr.policy.model import load_model
 
 
 def test_the_pocket_base_is_rebuilt_with_the_shipped_tokenizer_and_shape(tmp_path):

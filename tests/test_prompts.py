@@ -5,8 +5,8 @@ from conftest import POCKET
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from oblr.data.prompts import PromptFormat, encode
 from oblr.errors import SettingError
-from oblr.prompts import PromptFormat, encode
 
 BEGIN, END, TURN = "<s>", "</s>", "<|turn|>"
 TEMPLATE = (

@@ -11,12 +11,11 @@ import pytest
 import yaml
 from conftest import ROOT, run_script
 
-sys.path.insert(0, str(ROOT / "src"))
-import sweep
-from launch import RUN_FOLDER
+from oblr.commands import sweep
+from oblr.commands.launch import RUN_FOLDER, one_line_errors
 from oblr.errors import SettingError
-from oblr.provenance import revision, snapshot, write_finished
-from oblr.sweeps import write_table
+from oblr.run.provenance import revision, snapshot, write_finished
+from oblr.run.sweeps import write_table
 
 SWEEP = ("experiment=sweep", "baseline=rloo,opo", "schedule=snr", "seed=1,2")
 
@@ -79,7 +78,7 @@ def test_every_task_has_a_folder_of_its_own_at_any_moment(compose, tmp_path):
 )
 def test_bad_input_is_one_line(overrides, setting, words, monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["sweep.py", *overrides])
-    with pytest.raises(SystemExit) as exit, sweep.one_line_errors():
+    with pytest.raises(SystemExit) as exit, one_line_errors():
         sweep.main()
     out, err = capfd.readouterr()
     assert exit.value.code == 2
@@ -112,7 +111,7 @@ def test_a_finished_run_with_other_settings_is_no_result_of_this_sweep(compose):
 
 
 def test_a_failed_run_does_not_end_the_sweep_and_its_status_is_not_forgotten(tmp_path):
-    overrides = (*SWEEP[:3], "seed=1", f"paths.runs={tmp_path}", "policy.dtype=float12")
+    overrides = (*SWEEP[:3], "seed=1", f"paths.runs={tmp_path}", "rollout.max_model_len=1000")
     result = run_script("sweep.py", *overrides)
     assert result.returncode == 1
     lines = result.stderr.splitlines()

@@ -27,9 +27,9 @@ from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.metrics.accuracy import wilson
-from oblr.policy import PolicyModule
+from oblr.policy.report import tags
+from oblr.run.timing import Stopwatch
 from oblr.schedules.snr import SNRSchedule
-from oblr.timing import Stopwatch
 from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
@@ -82,9 +82,8 @@ def logged(callback, *reports, step=0, **fields):
 
 
 def test_the_step():
-    watch = Watch()
-    PolicyModule.log_step(watch, make_report(scores=torch.tensor([[1.0, 0], [0, 0.5], [1, 1]])))
-    assert watch.logged == pytest.approx(
+    report = make_report(scores=torch.tensor([[1.0, 0], [0, 0.5], [1, 1]]))
+    assert tags(report) == pytest.approx(
         {
             "train/reward": 3.5 / 6,
             "train/live_groups": 2 / 3,
@@ -106,11 +105,12 @@ def test_gradient_norms():
     assert logged(GradStats(), make_report(square_norms=torch.full((3, 2), NAN))) == {}
 
 
-def test_norms_that_the_step_does_not_need():
+def test_norms_that_the_step_does_not_need(monkeypatch):
     """They are measured before it, and are there for the callbacks that follow."""
     found = make_report().square_norms
     trainer = SimpleNamespace(current_epoch=10, logger=None)
-    policy = Watch(baseline=RLOOBaseline(), clock=Stopwatch(), live_square_norms=lambda batch: found)
+    monkeypatch.setattr("callbacks.grad_stats.live_square_norms", lambda policy, batch: found)
+    policy = Watch(baseline=RLOOBaseline(), clock=Stopwatch())
     callback, report = GradStats(every=5), make_report(square_norms=torch.full((3, 2), NAN))
     callback.on_rollouts(trainer, policy, report.batch)
     callback.on_step(trainer, policy, report)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from callbacks.summary import read_curves
-from oblr.checkpoint import by_age
+from oblr.run.manifest import by_age
 
 DEMO_STEPS = 12
 
@@ -87,8 +87,8 @@ def test_the_run_folder_says_what_the_run_was(demo):
 
 
 def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
-    from oblr.model import TokenScorer, load_model, load_tokenizer
     from oblr.packing import pack
+    from oblr.policy.model import TokenScorer, load_model, load_tokenizer
     from oblr.rollout.vllm import VLLMEngine
     from oblr.types import Problem, Rollout, Sampling
 

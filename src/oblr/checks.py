@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from oblr.baselines.base import Baseline
-from oblr.checkpoint import by_age, is_complete, shapes
 from oblr.errors import SettingError
 from oblr.losses.base import Loss
-from oblr.model import load_config
+from oblr.policy.model import load_config
+from oblr.run.checkpoint import shapes
+from oblr.run.manifest import by_age, is_complete
 from oblr.schedules.base import Schedule
 from oblr.types import ResponseTokens
 

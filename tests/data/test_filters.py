@@ -8,9 +8,9 @@ from conftest import POCKET
 
 from oblr.data.filters import Filtered, PassRate, PromptLength
 from oblr.data.overlap import Disjoint, overlaps
+from oblr.data.prompts import PromptFormat, encode, load
 from oblr.data.table import TableProblems
 from oblr.errors import SettingError
-from oblr.prompts import PromptFormat, encode, load
 from oblr.types import Problem
 
 LONG = " ".join(f"word{i}" for i in range(20))

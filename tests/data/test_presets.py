@@ -1,7 +1,6 @@
 """Every preset, on a folder that holds rows of our own under the Hub's ids and in the Hub's columns."""
 
 import json
-import sys
 
 import datasets
 import pytest
@@ -9,8 +8,7 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-sys.path.insert(0, str(ROOT / "src"))
-from launch import register_resolvers
+from oblr.commands.launch import register_resolvers
 
 SHARED = "A farmer has twelve hens and each of them lays two eggs every single day"
 #: id → configuration, and of each split its rows, of which ``?`` is the number

@@ -5,9 +5,9 @@ import pytest
 from oblr.data.mixture import Mixture
 from oblr.data.pocket_corpus import MIXTURE, pocket_corpus
 from oblr.data.procedural import ReasoningGymProblems
+from oblr.data.prompts import PromptFormat
 from oblr.data.shuffled import Shuffled
 from oblr.errors import SettingError
-from oblr.prompts import PromptFormat
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 

@@ -7,9 +7,9 @@ import re
 import datasets
 import pytest
 
+from oblr.data.prompts import PromptFormat
 from oblr.data.table import TableProblems
 from oblr.errors import SettingError
-from oblr.prompts import PromptFormat
 
 ROWS = [
     {"question": "How many legs have two cats?", "answer": "2 * 4 = 8\n#### 8"},

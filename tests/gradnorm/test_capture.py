@@ -6,8 +6,8 @@ from torch import nn
 from oblr.errors import SettingError
 from oblr.gradnorm import head
 from oblr.gradnorm.capture import capture
-from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.policy.model import TokenScorer
 
 
 @pytest.fixture(params=["whole", "sliced"], autouse=True)

@@ -10,15 +10,15 @@ import pytest
 import torch
 from conftest import FAMILIES, combine, make_rollouts, score_gradients, square_norm, tiny_model
 
-from oblr import fused
-from oblr.fused import fuse_torch
 from oblr.gradnorm import contractions, head
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import rounded_once
 from oblr.kernels import as_on_gpu
-from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.policy import fused
+from oblr.policy.fused import fuse_torch
+from oblr.policy.model import TokenScorer
 from oblr.segments import cut
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from oblr.gradnorm import head
 from oblr.gradnorm.measure import GradNorms
-from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.policy.model import TokenScorer
 from oblr.segments import cut
 
 

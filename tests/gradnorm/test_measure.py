@@ -12,8 +12,8 @@ from oblr.baselines.leave_one_out import leave_one_out_means
 from oblr.errors import SettingError
 from oblr.gradnorm import head, measure
 from oblr.gradnorm.measure import GradNorms
-from oblr.model import TokenScorer
 from oblr.packing import pack
+from oblr.policy.model import TokenScorer
 from oblr.types import Completion, Problem, Rollout
 
 

@@ -6,9 +6,9 @@ import time
 import pytest
 from conftest import ROOT
 
-from oblr.checkpoint import is_complete
 from oblr.errors import SyncTimeoutError
 from oblr.rollout.deadline import deadline
+from oblr.run.manifest import is_complete
 
 
 def test_a_block_that_is_done_in_time_leaves_no_trace():

@@ -10,15 +10,15 @@ from conftest import POCKET
 from callbacks.summary import read_curves
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import StaleEngineError
-from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.packing import pack
-from oblr.randomness import derived_seed
+from oblr.policy.model import TokenScorer, load_model, load_tokenizer
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.math import MathReward
 from oblr.rewards.pool import RewardPool, Verdict
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
+from oblr.run.randomness import derived_seed
 from oblr.types import Completion, Problem, Rollout, Sampling
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}

@@ -8,13 +8,13 @@ from conftest import POCKET
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from oblr.errors import StaleEngineError
-from oblr.model import TokenScorer, load_model, load_tokenizer
 from oblr.packing import pack
-from oblr.randomness import random_state
+from oblr.policy.model import TokenScorer, load_model, load_tokenizer
 from oblr.rollout import vllm as vllm_engine
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.readback import COLUMNS, ROWS, Block, NotedWeights, Part, from_text, to_text
 from oblr.rollout.vllm import VLLMEngine
+from oblr.run.randomness import random_state
 from oblr.types import Completion, Rollout
 
 

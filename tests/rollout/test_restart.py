@@ -11,10 +11,10 @@ from conftest import POCKET
 from test_datamodule import in_a_run
 from vllm.device_allocator.cumem import CuMemAllocator
 
-from oblr import ranks
 from oblr.errors import EngineDiedError, RunError, SettingError
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
+from oblr.run import ranks
 
 
 class Allocator:

@@ -7,7 +7,7 @@ from conftest import POCKET
 from test_datamodule import make
 
 from callbacks.evaluation import HeldOutEvaluation
-from oblr.model import TokenScorer, load_model
+from oblr.policy.model import TokenScorer, load_model
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.vllm import VLLMEngine
 

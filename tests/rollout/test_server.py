@@ -17,15 +17,15 @@ from safetensors.torch import load_file
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from callbacks.summary import read_curves
-from oblr.checkpoint import by_age
 from oblr.errors import EngineDiedError, SettingError, StaleEngineError, SyncTimeoutError
-from oblr.model import TokenScorer, load_model, load_tokenizer
+from oblr.policy.model import TokenScorer, load_model, load_tokenizer
 from oblr.rollout.client import Refused
 from oblr.rollout.deadline import deadline
 from oblr.rollout.process import ServerProcess
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.senders import pieces
 from oblr.rollout.server import ServerEngine
+from oblr.run.manifest import by_age
 
 RUN = ("rollout.engine=server", "~callbacks.evaluation")
 
@@ -171,7 +171,7 @@ def test_all_copies_of_the_policy_get_new_weights(tmp_path, scorer, problems, to
         copies.sync(weights, 2)
         weights.compare(copies.read(weights.blocks))
         copies.server.post("/collective_rpc", method="spoil_second_copy")
-        with pytest.raises(StaleEngineError, match="2 copies differ: .* has other numbers than the first"):
+        with pytest.raises(StaleEngineError, match=r"2 copies differ: .* has other numbers than the first"):
             copies.read(weights.blocks)
     finally:
         copies.close()

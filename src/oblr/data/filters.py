@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from oblr.data.prompts import encode, load
 from oblr.data.rows import read_rows
 from oblr.data.source import Source
 from oblr.errors import SettingError
-from oblr.prompts import encode, load
 from oblr.types import Problem
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import reasoning_gym
 
+from oblr.data.prompts import PromptFormat
 from oblr.errors import SettingError
-from oblr.prompts import PromptFormat
 from oblr.types import Problem
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from oblr.data.prompts import PromptFormat
 from oblr.data.table import TableProblems
 from oblr.errors import SettingError
-from oblr.prompts import PromptFormat
 
 
 def published(

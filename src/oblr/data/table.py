@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oblr.data.prompts import PromptFormat
 from oblr.data.rows import read_rows
 from oblr.errors import SettingError
-from oblr.prompts import PromptFormat
 from oblr.types import Problem
 
 

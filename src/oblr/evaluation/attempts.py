@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from oblr.data.prompts import encode
 from oblr.errors import SettingError
-from oblr.prompts import encode
-from oblr.randomness import derived_seed
 from oblr.rewards.base import Reward
 from oblr.rewards.pool import RewardPool
+from oblr.run.randomness import derived_seed
 from oblr.types import Completion, Problem, Sampling
 
 #: Completions of prompts: what `oblr.rollout.engine.Engine.generate` does.

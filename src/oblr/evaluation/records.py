@@ -15,7 +15,7 @@ from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.measures import comparison_table, differences, measure, table
 from oblr.metrics.aggregate import Interval
-from oblr.provenance import write_whole
+from oblr.run.provenance import write_whole
 from oblr.types import Problem
 
 

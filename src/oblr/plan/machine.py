@@ -9,13 +9,13 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.gradnorm.measure import GradNorms
-from oblr.model import TokenScorer
 from oblr.packing import pack
 from oblr.plan.dry_run import DryRun
 from oblr.plan.places import DEVICE, HOST
 from oblr.plan.roofline import Speed, predict
 from oblr.plan.update import Batch, fake_model
 from oblr.plan.work import Work
+from oblr.policy.model import TokenScorer
 
 #: Seconds before each update that is measured.
 PAUSE = 0.05

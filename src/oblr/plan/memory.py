@@ -11,7 +11,7 @@ from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.duration import Duration, Serving, Usual, duration
 from oblr.plan.roofline import Speed
 from oblr.plan.update import Batch, Update, World, fake_model, plan_update
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine

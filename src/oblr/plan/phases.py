@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from oblr.gradnorm.tape import Tape
 from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.work import Work
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.types import LogprobGap, Rollout, RolloutBatch
 
 #: In the order of tables. ``norms``: squared norms of weight gradients, and those gradients where they come with them.

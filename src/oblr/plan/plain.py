@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 
 from oblr.gradnorm.precision import no_autocast
-from oblr.policy import PolicyModule
+from oblr.policy.step import PolicyModule
 from oblr.types import RolloutBatch, TokenScores
 
 

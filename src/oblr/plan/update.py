@@ -14,19 +14,19 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from oblr.attention import SDPA, choose_attention
-from oblr.fused import fuse_torch
 from oblr.gradnorm.head import SLICE
 from oblr.kernels import as_on_gpu
-from oblr.model import TokenScorer
 from oblr.packing import pack, plan
 from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
 from oblr.plan.liger import stand_in_for_liger
 from oblr.plan.phases import Alone, micro_batches, phases
 from oblr.plan.places import DEVICE
 from oblr.plan.work import Work
-from oblr.policy import PolicyModule
-from oblr.reference import Reference
+from oblr.policy.attention import SDPA, choose_attention
+from oblr.policy.fused import fuse_torch
+from oblr.policy.model import TokenScorer
+from oblr.policy.reference import Reference
+from oblr.policy.step import PolicyModule
 from oblr.segments import cut
 from oblr.types import Completion, Problem, Rollout
 
@@ -128,7 +128,7 @@ class _Run:
 
 
 def fake_model(run: DryRun, config: PretrainedConfig, dtype: str, attention: str = SDPA) -> PreTrainedModel:
-    """The causal LM without numbers, as :func:`oblr.model.load_model` would load it."""
+    """The causal LM without numbers, as :func:`oblr.policy.model.load_model` would load it."""
     config = copy.deepcopy(config)
     config.attention_dropout = 0.0
     with run.fake:

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from oblr.processes import die_with_parent
 from oblr.rewards.base import Reward, score
+from oblr.run.processes import die_with_parent
 
 Outcome = Literal["scored", "timeout", "error"]
 

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from oblr.data.prompts import encode
 from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
-from oblr.prompts import encode
-from oblr.randomness import derived_seed
-from oblr.ranks import of_run
 from oblr.rewards.base import Reward, try_out
 from oblr.rewards.pool import RewardPool
 from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Engine, choose
 from oblr.rollout.readback import NotedWeights
-from oblr.timing import Stopwatch
+from oblr.run.randomness import derived_seed
+from oblr.run.ranks import of_run
+from oblr.run.timing import Stopwatch
 from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
 
 log = logging.getLogger(__name__)

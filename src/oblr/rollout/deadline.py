@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from oblr.terminal import print_error
+from oblr.run.terminal import print_error
 
 #: Seconds that an error has to get through to the block that it ends.
 GRACE = 1.0

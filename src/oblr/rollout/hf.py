@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from oblr.model import load_model
-from oblr.randomness import kept_random_state
+from oblr.policy.model import load_model
 from oblr.rollout.engine import check_fresh
 from oblr.rollout.readback import Block, Part, whole
+from oblr.run.randomness import kept_random_state
 from oblr.types import Completion, Sampling
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oblr.errors import StaleEngineError
-from oblr.randomness import derived_seed
+from oblr.run.randomness import derived_seed
 
 #: Of a weight so many rows, and of those so many columns, are read back.
 ROWS, COLUMNS = 128, 16

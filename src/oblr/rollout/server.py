@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from oblr.errors import EngineDiedError, SettingError, StaleEngineError
-from oblr.ranks import of_run
 from oblr.rollout.client import Client, Refused
 from oblr.rollout.engine import check_fresh, check_limits
 from oblr.rollout.process import ServerProcess
 from oblr.rollout.readback import Block, Part, from_text, to_text
 from oblr.rollout.senders import HTTPSender, Sender
+from oblr.run.ranks import of_run
 from oblr.types import Completion, Sampling
 
 GENERATE = "/inference/v1/generate"

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from oblr.errors import EngineDiedError, RunError, SettingError
-from oblr.randomness import kept_random_state
-from oblr.ranks import Ranks, of_run
 from oblr.rollout.engine import check_fresh, check_limits
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
+from oblr.run.randomness import kept_random_state
+from oblr.run.ranks import Ranks, of_run
 from oblr.types import Completion, Sampling
 
 

@@ -28,7 +28,7 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 | checkpoint | objects | |
 
 What is made of a head under FSDP must not depend on a rank's own number of targets: see
-:meth:`oblr.model.TokenScorer.forward`.
+:meth:`oblr.policy.model.TokenScorer.forward`.
 """
 
 import weakref

@@ -22,6 +22,11 @@ def print_error(problem: str) -> None:
     os.write(_screen, f"error: {problem}\n".encode())
 
 
+def print_warning(text: str) -> None:
+    """One line there, of what will not work for ever."""
+    os.write(_screen, f"warning     {text}\n".encode())
+
+
 class WarningHandler(logging.StreamHandler):
     """Writes a warning to standard error, which is the log file, and in one line to the screen."""
 

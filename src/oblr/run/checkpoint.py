@@ -22,9 +22,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from oblr.errors import REMEDIES, CheckpointError, SettingError
-from oblr.ranks import of_run, on_every_rank, on_first_rank
+from oblr.run.manifest import MANIFEST
+from oblr.run.ranks import of_run, on_every_rank, on_first_rank
 
-META, MANIFEST = "meta.pt", "manifest.json"
+META = "meta.pt"
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta: dict[str, Any]) -> None:
@@ -74,22 +75,6 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer | Non
         # the settings of the groups are the configuration's
         optimizer.load_state_dict({"state": kept, "param_groups": optimizer.state_dict()["param_groups"]})
     return torch.load(folder / META, map_location="cpu", weights_only=True)
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether every file is there in its full size; :func:`load` looks at the content."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return False
-    files = {name: folder / name for name in manifest}
-    return all(path.is_file() and path.stat().st_size == manifest[name]["size"] for name, path in files.items())
-
-
-def by_age(folder: Path) -> list[Path]:
-    """The complete checkpoints in ``folder``, the newest last."""
-    whole = [path for path in folder.glob("*.ckpt") if is_complete(path)]
-    return sorted(whole, key=lambda path: (path / MANIFEST).stat().st_mtime_ns)
 
 
 def shapes(folder: Path) -> dict[str, torch.Size]:

@@ -11,28 +11,29 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from oblr.attention import SDPA, VARLEN, choose_attention
-from oblr.baselines.base import Baseline, Groups, live_groups
+from oblr.baselines.base import Baseline, Groups
 from oblr.errors import SettingError, StaleEngineError
-from oblr.fused import fuse
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.gradnorm.precision import rounded_once
 from oblr.kernels import upload
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
-from oblr.model import TokenScorer, load_config, load_model, load_sharded
 from oblr.packing import PackedBatch, pack, plan
-from oblr.randomness import random_state, set_random_state
-from oblr.ranks import of_run, on_every_rank
-from oblr.reference import Reference
+from oblr.policy.attention import SDPA, VARLEN, choose_attention
+from oblr.policy.fused import fuse
+from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded
+from oblr.policy.reference import Reference
+from oblr.policy.report import put_together, tags
+from oblr.run.randomness import random_state, set_random_state
+from oblr.run.ranks import of_run, on_every_rank
+from oblr.run.timing import Stopwatch
 from oblr.schedules.base import Schedule
 from oblr.segments import cut
-from oblr.timing import Stopwatch
 from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
-#: For baselines that use no weights, and for looking on.
-UNIFORM, EXACT = GradNorms("uniform"), GradNorms("exact", "two")
+#: For baselines that use no weights.
+UNIFORM = GradNorms("uniform")
 
 
 class PolicyModule(L.LightningModule):
@@ -101,7 +102,7 @@ class PolicyModule(L.LightningModule):
     def configure_model(self) -> None:
         if of_run().count != self.trainer.world_size:
             name = type(self.trainer.strategy).__name__
-            raise SettingError("trainer.strategy", f"{name} does not say who its ranks are", "use oblr.strategies")
+            raise SettingError("trainer.strategy", f"{name} does not say who its ranks are", "use oblr.run.strategies")
         if not hasattr(self, "scorer"):
             self.scorer = self.load()
             if self.activation_checkpointing:
@@ -154,7 +155,7 @@ class PolicyModule(L.LightningModule):
             reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
-        self.log_step(reports[-1])
+        self.log_dict(tags(reports[-1]))
         return {"report": reports[-1]}
 
     def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
@@ -202,7 +203,7 @@ class PolicyModule(L.LightningModule):
         norms[~live if tier.measures else ...] = NAN
         weights[~live] = ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn from them
         given = torch.stack([batch.rewards, rewards, batch.lengths, live[:, None].expand_as(rewards), advantages])
-        return self.report(batch, torch.cat([given.double(), found]).movedim(0, -1), gap, moments, lr)
+        return put_together(batch, torch.cat([given.double(), found]).movedim(0, -1), gap, moments, lr)
 
     # --- its parts --------------------------------------------------------------------------------------------------
 
@@ -260,18 +261,6 @@ class PolicyModule(L.LightningModule):
                 rollouts = [rollout for q in groups for rollout in batch.group(q)]
                 yield torch.tensor(groups), [pack(part).to(self.device) for part in cut(rollouts, n_parts)]
 
-    def live_square_norms(self, batch: RolloutBatch) -> Tensor:
-        """``n_i`` of this rank's live groups, float64 [N, G], NaN elsewhere; for baselines that do without them."""
-        norms, live = torch.full(batch.rewards.shape, NAN, dtype=torch.float64), live_groups(batch.rewards)
-        for groups, parts in self.micro_batches(batch, live):
-            with (
-                self.trainer.precision_plugin.train_step_context(),  # Lightning enters it for the step alone
-                EXACT.score(self.scorer, self.scorer.lm, parts, batch.group_size) as scores,
-            ):
-                norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
-        norms[~live] = NAN  # a rank may have filled up with dead groups
-        return norms
-
     def moments(self, group_squares: Tensor) -> Moments:
         """Turn ``.grad`` from ``Σ_q g_q`` into ``ĝ = (1/N) Σ_q g_q``, over all ranks, and measure M1 and M2."""
         ranks = of_run()
@@ -290,42 +279,6 @@ class PolicyModule(L.LightningModule):
         mean_square += of_shards
         square_mean = of_groups / n_groups
         return Moments(n_groups, mean_square.item(), square_mean.item())
-
-    def report(self, batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: Moments, lr: float) -> StepReport:
-        """What the ranks have found, float64 [groups of a rank, G, 9] each, put together."""
-        ranks = of_run()
-        scores, rewards, lengths, alive, advantages, ratios, norms, weights, entropies = ranks.gather(found).unbind(-1)
-        live = alive[:, 0].bool()
-        return StepReport(
-            batch=batch,
-            first=ranks.rank * batch.n_groups,
-            scores=scores.float(),
-            rewards=rewards.float(),
-            greedy_rewards=None if batch.greedy_rewards is None else ranks.gather(batch.greedy_rewards),
-            lengths=lengths.long(),
-            live=live,
-            square_norms=norms,
-            weights=weights,
-            advantages=advantages.float(),
-            ratios=ratios,
-            entropy=(entropies[live].sum() / lengths[live].sum()).item(),
-            logprob_gap=gap,
-            moments=moments,
-            lr=lr,
-        )
-
-    def log_step(self, report: StepReport) -> None:
-        """Plain numbers, which are the same on all ranks: Lightning would gather tensors, wherever they lie."""
-        self.log_dict(
-            {
-                "train/reward": report.scores.mean().item(),
-                "train/live_groups": report.live.float().mean().item(),
-                "train/entropy": report.entropy,
-                "train/lr": report.lr,
-                **{f"rollout/logprob_gap_{name}": value for name, value in report.logprob_gap._asdict().items()},
-                "rollout/length": report.lengths.float().mean().item(),
-            }
-        )
 
     # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
 

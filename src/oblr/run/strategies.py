@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
 
-from oblr import checkpoint as checkpoints
-from oblr import ranks
+from oblr.run import checkpoint as checkpoints
+from oblr.run import ranks
 
 
 class AnyRanks(Strategy):
-    """Checkpoints are those of :mod:`oblr.checkpoint`; the optimizers' hyperparameters are the configuration's."""
+    """Checkpoints are those of :mod:`oblr.run.checkpoint`; the optimizers' hyperparameters are the configuration's."""
 
     restore_checkpoint_after_setup = True  # type: ignore[assignment]
     lightning_restore_optimizer = False  # type: ignore[assignment]

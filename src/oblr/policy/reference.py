@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from oblr.losses.kl import KLPenalty
-from oblr.model import TokenScorer
 from oblr.packing import PackedBatch
+from oblr.policy.model import TokenScorer
 from oblr.types import ResponseTokens
 
 

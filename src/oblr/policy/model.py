@@ -25,13 +25,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from oblr.attention import SDPA, boundaries
 from oblr.errors import ExportError, SettingError
-from oblr.fused import fuse
 from oblr.gradnorm.head import head_scores, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
-from oblr.ranks import of_run
+from oblr.policy.attention import SDPA, boundaries
+from oblr.policy.fused import fuse
+from oblr.run.ranks import of_run
 from oblr.types import TokenScores
 
 

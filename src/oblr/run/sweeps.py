@@ -12,7 +12,7 @@ import yaml
 
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import Interval, interquartile_mean
-from oblr.provenance import FINISHED, write_whole
+from oblr.run.provenance import FINISHED, write_whole
 
 #: Varies within a configuration: tables are over seeds.
 SEED = "seed"

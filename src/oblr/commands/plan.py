@@ -11,8 +11,8 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from launch import ROOT
 from oblr.checks import check_batch, check_engine, check_policy, count_ranks
+from oblr.commands.launch import ROOT
 from oblr.errors import SettingError
 from oblr.plan.duration import Usual
 from oblr.plan.machine import this_cpu
@@ -104,7 +104,7 @@ def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
     gpu = on_gpu(cfg)
     world = World(
         ranks=ranks,
-        sharded=strategy == "oblr.strategies.FSDP",
+        sharded=strategy == "oblr.run.strategies.FSDP",
         mixed=cfg.trainer.precision == "bf16-mixed",
         checkpointing=cfg.policy.activation_checkpointing,
         gpu=gpu,
@@ -120,7 +120,7 @@ def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
             memory=cfg.requires.gpu_memory_gib * GIB or own_memory(ranks // cfg.trainer.num_nodes),
             gpu=gpu,
             offload=cfg.policy.cpu_offload,
-            bucketed=strategy == "oblr.strategies.DDP",
+            bucketed=strategy == "oblr.run.strategies.DDP",
         ),
         speed,
         sequences,
@@ -150,7 +150,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
         (not plan.world.checkpointing, {"policy.activation_checkpointing": "true"}),
         *((True, {"policy.token_budget": budget}) for budget in budgets),
         (share > 0, {engine: share}),
-        (HydraConfig.get().runtime.choices.optimizer != "sgd", {"optimizer": "sgd"}),
+        (HydraConfig.get().runtime.choices["optimizer"] != "sgd", {"optimizer": "sgd"}),
         (ranks == 1, {"trainer": "fsdp", "trainer.devices": 8}),
         (ranks > 1, {"trainer": "fsdp", "trainer.num_nodes": 2 * nodes}),
         (not device.offload, {"policy.cpu_offload": "true"}),

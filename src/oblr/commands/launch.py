@@ -1,6 +1,9 @@
-"""Start a script: compose its configuration and turn every error that the user can fix into one line."""
+"""Start a script: compose its configuration and turn every error that the user can fix into one line.
 
-import functools
+Nothing here takes seconds to import: what can be found wrong without torch is said at once.
+"""
+
+import importlib
 import logging
 import os
 import sys
@@ -18,11 +21,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.checkpoint import by_age
+from oblr.commands.settings import check_settings, renew_paths
 from oblr.errors import REMEDIES, RunError, SettingError
-from oblr.terminal import print_error
+from oblr.run.manifest import by_age
+from oblr.run.terminal import print_error
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def newest_run(runs: str) -> str:
@@ -55,8 +59,8 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True, replace=True)
 
 
-def launch(config_name: str, task: Callable[[DictConfig], None]) -> None:
-    """Run ``task`` on the configuration ``conf/<config_name>.yaml`` with the command line's overrides.
+def launch(config_name: str, command: str) -> None:
+    """Run ``main`` of the module ``command`` on ``conf/<config_name>.yaml`` with the command line's overrides.
 
     Exits with status 2 and one line on the terminal for whatever the user can fix; other errors are raised.
     """
@@ -64,13 +68,19 @@ def launch(config_name: str, task: Callable[[DictConfig], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing a page
     logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
 
-    @functools.wraps(task)
-    def guarded(cfg: DictConfig) -> None:
+    def task(cfg: DictConfig) -> None:
         with one_line_errors():
-            task(cfg)
+            settle(cfg)
+            importlib.import_module(command).main(cfg)
 
     with one_line_errors():
-        hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name=config_name)(guarded)()
+        hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name=config_name)(task)()
+
+
+def settle(cfg: DictConfig) -> None:
+    """Give old paths their new names and refuse settings that cannot work, before anything large is imported."""
+    renew_paths(cfg)
+    check_settings(cfg)
 
 
 @contextmanager
@@ -80,7 +90,9 @@ def composer() -> Iterator[Callable[[str, Sequence[str], RunMode], DictConfig]]:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
 
         def compose(config_name: str, overrides: Sequence[str], mode: RunMode) -> DictConfig:
-            cfg = GlobalHydra.instance().hydra.compose_config(config_name, list(overrides), mode)
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            cfg = hydra.compose_config(config_name, list(overrides), mode)
             HydraConfig.instance().set_config(cfg)
             return cfg
 

@@ -1,0 +1,24 @@
+"""Copy the code and the composed configuration: ``python src/snapshot.py FOLDER experiment=pocket``."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from oblr.commands.launch import ROOT, composer, job_config
+from oblr.run.provenance import snapshot
+
+
+def take_snapshot(folder: Path, overrides: Sequence[str]) -> None:
+    with composer() as compose:
+        config = OmegaConf.to_yaml(job_config(compose("train", overrides, RunMode.MULTIRUN)))
+    snapshot(ROOT, folder, config)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("overrides", nargs="*", help="as for train.py")
+    take_snapshot(**vars(parser.parse_args()))

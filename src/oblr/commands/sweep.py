@@ -1,0 +1,154 @@
+"""Run a sweep, one run after another or as the tasks of an array: ``python src/sweep.py experiment=sweep``.
+
+Finished runs are skipped, interrupted ones go on, failed ones start again.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from oblr.commands.launch import ROOT, RUN_FOLDER, composer, job_config, settle
+from oblr.errors import SettingError
+from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table
+
+
+def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
+    """The sweep's folder, and the tasks that Hydra would make of these overrides.
+
+    A run whose experiment does not name its folder gets one below the sweep's, named after what is swept.
+    """
+    with composer() as compose:
+        sweep = compose("train", arguments, RunMode.MULTIRUN)
+        folder, sweeper = Path(sweep.hydra.sweep.dir), sweep.hydra.sweeper
+        swept = OverridesParser.create().parse_overrides(
+            [*(f"{name}={value}" for name, value in (sweeper.params or {}).items()), *sweep.hydra.overrides.task]
+        )
+        lists, tasks = combinations(swept), []
+        for number, (overrides, own) in enumerate(zip(lists, varied(lists), strict=True)):
+            whole = [*sweep.hydra.overrides.hydra, *overrides, "hydra.mode=RUN", "ckpt_path=auto"]
+            cfg = compose("train", whole, RunMode.RUN)
+            os.environ[RUN_FOLDER] = str(folder / folder_name(own, list(cfg.hydra.runtime.choices)))
+            own_config = job_config(cfg)
+            settle(own_config)
+            config = cast(dict[str, Any], OmegaConf.to_container(own_config, resolve=True))
+            tasks.append(Task(number, tuple(whole), own, Path(config["paths"]["output_dir"]), config))
+        del os.environ[RUN_FOLDER]
+    check_folders(tasks)
+    return folder, tasks
+
+
+def combinations(swept: Sequence[Override]) -> list[list[str]]:
+    """The overrides of every run, in the order of Hydra's own sweeper: of what is given twice the later counts, and the
+    last one varies fastest.
+
+    Raises:
+        SettingError: one of them gives no values in an order.
+    """
+    choices: dict[str, list[str]] = {}
+    for override in swept:
+        name = override.get_key_element()
+        if getattr(override.value(), "shuffle", False):
+            raise SettingError(name, "shuffled, task k is never the same run", "give an order")
+        if not override.is_sweep_override():
+            choices[name] = [f"{name}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            choices[name] = [f"{name}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise SettingError(name, "an interval has no first value", f"list some, as in {name}=1,2")
+    return [list(overrides) for overrides in product(*choices.values())]
+
+
+def command(task: Task) -> tuple[list[str], dict[str, str]]:
+    """``train.py`` with the task's overrides, and the environment that tells it its folder."""
+    return [sys.executable, str(ROOT / "src" / "train.py"), *task.overrides], os.environ | {
+        RUN_FOLDER: str(task.folder)
+    }
+
+
+def run(task: Task) -> int:
+    """Run a task in a process of its own; returns its exit status. Ctrl-C reaches it without us."""
+    arguments, environment = command(task)
+    child = subprocess.Popen(arguments, env=environment)
+    handlers = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number)),
+    }
+    try:
+        return child.wait()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def run_all(tasks: Sequence[Task]) -> list[Task]:
+    """Run what is not finished, whatever fails; returns the failed ones. A run that was told to stop ends the sweep."""
+    failed = []
+    for task in tasks:
+        if task.finished:
+            continue
+        print(f"{task} ({task.number + 1} of {len(tasks)})", flush=True)
+        status = run(task)
+        if status in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM):
+            print("stopped; the same command goes on")
+            sys.exit(status if status > 0 else 128 - status)
+        if status:
+            failed.append(task)
+    return failed
+
+
+def become(task: Task, log: str | None) -> None:
+    """Turn this process into the task's run, so that signals and exit status are its own; if it is not finished."""
+    if task.finished:
+        print(f"{task} is finished in {task.folder}")
+        return
+    if log is not None:
+        task.folder.mkdir(parents=True, exist_ok=True)
+        with (task.folder / log).open("a") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+    print(task, flush=True)
+    arguments, environment = command(task)
+    os.execve(sys.executable, arguments, environment)
+
+
+def pick(tasks: Sequence[Task], number: int) -> Task:
+    if number not in range(len(tasks)):
+        raise SettingError("--task", f"there is no task {number}", f"this sweep has tasks 0 to {len(tasks) - 1}")
+    return tasks[number]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="as for train.py; experiment=sweep sets what is swept")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--count", action="store_true", help="print how many tasks there are")
+    action.add_argument("--task", type=int, metavar="K", help="run task K alone, from 0")
+    action.add_argument("--table", action="store_true", help="write table.md and table.json of what is finished")
+    parser.add_argument(
+        "--log", metavar="NAME", help="with --task: append what the run says to this file in its folder"
+    )
+    asked = parser.parse_intermixed_args()
+    folder, tasks = compose_tasks(asked.overrides)
+    if asked.count:
+        print(len(tasks))
+    elif asked.table:
+        print(write_table(folder, tasks), end="")
+    elif asked.task is not None:
+        become(pick(tasks, asked.task), asked.log)
+    else:
+        failed = run_all(tasks)
+        print(write_table(folder, tasks), end="")
+        for task in failed:
+            print(f"failed: {task}, {task.folder}", file=sys.stderr)
+        sys.exit(bool(failed))

@@ -1,0 +1,97 @@
+"""``src/train.py``: train a policy."""
+
+import os
+import sys
+from pathlib import Path
+
+import hydra
+import lightning as L
+import rich
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig, OmegaConf
+from rich.markup import escape
+
+from callbacks.graceful_stop import GracefulStop
+from callbacks.summary import outcome
+from oblr.checks import (
+    check_batch,
+    check_engine,
+    check_folder,
+    check_loss,
+    check_machine,
+    check_policy,
+    find_checkpoint,
+)
+from oblr.commands.launch import ROOT, RUN_FOLDER, RUN_PROCESS
+from oblr.commands.plan import show_plan
+from oblr.policy.model import load_tokenizer
+from oblr.run.processes import die_with_parent, log_file, watched
+from oblr.run.provenance import write_finished, write_record
+from oblr.run.terminal import quiet_terminal
+
+
+def main(cfg: DictConfig) -> None:
+    if cfg.plan:
+        return show_plan(cfg)
+    if RUN_FOLDER in os.environ:
+        die_with_parent(int(os.environ.get(RUN_PROCESS, os.getppid())))
+    # Whatever can be found wrong is found here: nothing has been loaded or written yet.
+    folder = Path(cfg.paths.output_dir)
+    check_machine(**cfg.requires)
+    config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
+    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
+    checkpoint = find_checkpoint(cfg.ckpt_path, folder, config)
+    tokenizer = load_tokenizer(cfg.policy.path)
+    policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, _convert_="all")
+    check_batch(
+        policy.baseline,
+        policy.schedule,
+        cfg.rollout.prompts_per_step,
+        cfg.rollout.group_size,
+        cfg.trainer.devices,
+        cfg.trainer.num_nodes,
+    )
+    dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
+    check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
+    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
+    first = rank == 0
+    check_folder(folder, joining=cfg.ckpt_path is not None or not first)
+
+    with quiet_terminal(log_file(folder, rank)):
+        L.seed_everything(cfg.seed)
+        if first:
+            write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            for note in datamodule.notes:
+                rich.print(escape(note))
+        trainer = build_trainer(cfg)
+        datamodule.weights, datamodule.clock = policy.weights, policy.clock
+        datamodule.greedy = policy.baseline.needs_greedy
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), GracefulStop())
+        stop.listen()
+        os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
+        if checkpoint is not None:
+            rich.print(f"resuming    {checkpoint}")
+        with watched(lambda: getattr(trainer.strategy.launcher, "procs", []), folder):
+            trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+        del os.environ[RUN_FOLDER], os.environ[RUN_PROCESS]
+        if stop.received is not None:
+            rich.print(f"stopped after step {trainer.current_epoch}; go on with ckpt_path=last")
+            stop.requeue()
+            sys.exit(128 + stop.received if first else 0)  # one rank speaks for all
+        policy.scorer.export(tokenizer, folder / "policy", policy.compute_dtype)
+        rich.print(f"policy      {folder / 'policy'}")
+        if first:
+            write_finished(folder, steps=trainer.current_epoch, metrics=outcome(trainer))
+
+
+def build_trainer(cfg: DictConfig) -> L.Trainer:
+    callbacks = hydra.utils.instantiate(cfg.callbacks, _convert_="all")
+    logger = hydra.utils.instantiate(cfg.logger, _convert_="all")
+    # GracefulStop requeues, after the step; Lightning would do it in the middle of one.
+    plugins = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None
+    return hydra.utils.instantiate(
+        cfg.trainer, callbacks=list(callbacks.values()), logger=logger, plugins=plugins, _convert_="all"
+    )
