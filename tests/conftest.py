@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many test processes run as there are cores
+os.environ.setdefault(
+    "TORCHDYNAMO_DISABLE", "1"
+)  # vLLM compiles one function of its sampler, for seconds in each process
 
 import torch
 import warm

@@ -54,6 +54,38 @@ def test_a_program_that_does_not_end(tmp_path):
     assert raised.value.stdout == b"begun\n"
 
 
+PARENT = """
+import os, subprocess, sys
+child = [sys.executable, "child.py", "a=1"]
+said = subprocess.run(child, env={"MINE": "2", "PARENT": str(os.getpid())}, capture_output=True, text=True)
+print(said.returncode, said.stdout, said.stderr)
+print(subprocess.run(child, env={"MINE": "3", "PARENT": str(os.getpid())}).returncode)
+killed = subprocess.Popen([sys.executable, "child.py", "wait"], stdout=subprocess.PIPE)
+print(killed.stdout.readline())
+killed.kill()
+print(killed.wait(), subprocess.check_output(["echo", "another program"]))
+"""
+CHILD = """
+import os, sys, time
+print(sys.argv, os.environ["MINE"], flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(1000)
+print(os.getppid() == int(os.environ["PARENT"]), file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def test_scripts_that_a_program_starts(tmp_path):
+    """They are its children, with its output, and end when and as it likes."""
+    (tmp_path / "program.py").write_text(PARENT)
+    (tmp_path / "child.py").write_text(CHILD)
+    new, warmed = both(["program.py"], tmp_path, {"MINE": "1", "PYTHONUNBUFFERED": "1"})
+    assert new.returncode == warmed.returncode == 0, warmed.stderr
+    assert sorted(warmed.stdout.split()) == sorted(new.stdout.split())
+    assert warmed.stderr == new.stderr == "True\n"
+    assert "-9 b'another program" in new.stdout
+
+
 @pytest.mark.parametrize("override", ["policy.dtype=float12", "rollout.grop_size=4"])
 def test_what_users_read_is_the_same(override):
     new, warmed = (run_script("train.py", "experiment=pocket", override, cold=cold) for cold in (True, False))

@@ -1,9 +1,11 @@
 """Scripts of ``src/`` in processes of their own that have their imports already.
 
 What they import takes most of the seconds of a run that is small, and is the same for all of them. Each test process
-has a server that imports it once and is forked for every run. `tests/test_warm.py` holds this against cold processes.
+has a server that imports it once (`warm_imports.py`) and is forked for every run. `tests/test_warm.py` holds this
+against cold processes. What a run starts of the project's scripts itself, such as its other ranks, is forked as well.
 """
 
+import atexit
 import ctypes
 import functools
 import json
@@ -12,21 +14,26 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import types
 import warnings
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import NoReturn
+from unittest import mock
 
-#: What every script imports, and is slow; none of it starts a thread.
-IMPORTS = ["lightning", "transformers", "torchmetrics", "hydra.main", "torch.utils.tensorboard", "matplotlib.pyplot"]
+import nursery
 
 
 @functools.cache
 def server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTS)
+    context.set_forkserver_preload(["warm_imports"])
+    with mock.patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent)):  # it does not get sys.path
+        forkserver.ensure_running()
     return context
 
 
@@ -59,15 +66,23 @@ def run(
 
 
 def _main(command: list[str], cwd: Path, environment: dict[str, str], paths: list[str], out: Path, err: Path) -> None:
-    """Become what ``python <command>`` is once it has imported."""
     for descriptor, path in ((1, out), (2, err)):
         with path.open("wb") as file:
             os.dup2(file.fileno(), descriptor)
+    _become(command, str(cwd), environment, paths)
+
+
+def _become(command: list[str], cwd: str, environment: dict[str, str], paths: list[str]) -> NoReturn:
+    """Become what ``python <command>`` is once it has imported, and end as it ends."""
+    from lightning.fabric.utilities import rank_zero
+
+    nursery.open(lambda request: _become(*request, paths))
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
     warnings.simplefilter("ignore")  # as PYTHONWARNINGS says, which is read when Python starts
+    rank_zero.rank_zero_only.rank = rank_zero._get_rank() or 0  # which Lightning reads when it is imported
     program = Path(command[0]).resolve()
     sys.argv[:] = command
     sys.path[:] = [str(program.parent), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *paths]
@@ -81,5 +96,11 @@ def _main(command: list[str], cwd: Path, environment: dict[str, str], paths: lis
     except BaseException:
         traceback.print_exc()
         status = 1
-    # As the interpreter itself ends: multiprocessing leaves out what is to be done at exit, by Python and by libraries.
-    ctypes.pythonapi.Py_Exit(status)
+    # As the interpreter ends, but for taking apart all that it holds, which takes seconds: threads and handlers of
+    # Python's, then those of libraries. multiprocessing would leave both out.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.PyDLL(None).exit(status)
+    raise AssertionError("exit does not return")
