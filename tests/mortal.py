@@ -1,12 +1,22 @@
-"""A server whose worker is killed in the midst of a generation, for a test of what follows."""
+"""A server whose worker is killed while a request is under way, for a test of what follows."""
 
 import os
 import signal
 import subprocess
 import threading
-import time
+from http.client import HTTPConnection
 
+from oblr.rollout import client
 from oblr.rollout.server import ServerEngine
+
+#: A request has been sent, and its answer is awaited.
+awaited = threading.Event()
+
+
+class Awaiting(HTTPConnection):
+    def getresponse(self):
+        awaited.set()
+        return super().getresponse()
 
 
 class MortalServer(ServerEngine):
@@ -14,16 +24,17 @@ class MortalServer(ServerEngine):
 
     def generate(self, prompts, sampling, seeds):
         self.calls += 1
-        if self.calls == 2:
-            threading.Thread(target=self.kill).start()
-        return super().generate(prompts, sampling, seeds)
-
-    def kill(self):
+        if self.calls != 2:
+            return super().generate(prompts, sampling, seeds)
+        super().generate(prompts[:1], sampling, seeds[:1])
         group = str(self.process.process.pid)
         (self.log.parent / "group").write_text(group)
-        time.sleep(0.1)
         find = subprocess.run(["pgrep", "-g", group, "-f", "VLLM::Worker"], capture_output=True, text=True)
         worker = int(find.stdout.split()[-1])
         os.kill(worker, signal.SIGSTOP)  # what has been sampled by now is all that there will be
-        time.sleep(0.2)
-        os.kill(worker, signal.SIGKILL)
+        client.HTTPConnection = Awaiting
+        threading.Thread(target=lambda: awaited.wait() and os.kill(worker, signal.SIGKILL)).start()
+        try:
+            return super().generate(prompts, sampling, seeds)
+        finally:
+            client.HTTPConnection = HTTPConnection

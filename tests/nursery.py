@@ -8,6 +8,7 @@ import ctypes
 import inspect
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,33 +25,47 @@ _START = inspect.signature(subprocess.Popen._execute_child)
 Request = tuple[list[str], str, dict[str, str]]
 
 
-def open(become: Callable[[Request], NoReturn]) -> None:
-    """Open one beside this process; from now on it starts scripts through it."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def open_beside(become: Callable[[Request], NoReturn]) -> None:
+    """Fork one off this process; from now on this process starts scripts through it."""
     parent, (asking, asked) = os.getpid(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         asking.close()
-        _tend(asked, parent, become)
+        tend(asked, parent, become)
     asked.close()
+    subprocess.Popen = popen(asking)  # type: ignore[misc]
+
+
+def popen(asking: socket.socket) -> type[subprocess.Popen]:
+    """A Popen that leaves scripts to the nursery at the other end, and starts anything else as ever."""
 
     class Popen(subprocess.Popen):
         def _execute_child(self, *given: Any) -> None:
             start = _START.bind(self, *given).arguments
             command, ends = list(start["args"]), (start["p2cread"], start["c2pwrite"], start["errwrite"])
-            special = start["shell"] or start["preexec_fn"] or start["start_new_session"]
-            if special or command[0] != sys.executable or command[1][-3:] != ".py":
+            special = start["shell"] or start["preexec_fn"] or isinstance(start["args"], str | bytes)
+            if special or command[0] != sys.executable or not str(command[1]).endswith(".py"):
                 return super()._execute_child(*given)
-            environment = dict(os.environ if start["env"] is None else start["env"])
-            request = json.dumps([command[1:], os.fspath(start["cwd"] or os.getcwd()), environment])
+            environment = {**(os.environ if start["env"] is None else start["env"])}
+            folder, arguments = os.path.abspath(start["cwd"] or "."), list(map(str, command[1:]))
             pipes = [usual if own == -1 else own for usual, own in enumerate(ends)]
+            _adopt_orphans(True)
+            request = json.dumps([arguments, folder, environment, start["start_new_session"]])
             socket.send_fds(asking, [request.encode()], pipes)
             self.pid, self._child_created = int(asking.recv(64)), True
+            _adopt_orphans(False)
             self._close_pipe_fds(*(start[name] for name in PIPES))
 
-    subprocess.Popen = Popen  # type: ignore[misc]
+    return Popen
 
 
-def _tend(asked: socket.socket, parent: int, become: Callable[[Request], NoReturn]) -> NoReturn:
+def _adopt_orphans(yes: bool) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
+
+
+def tend(asked: socket.socket, parent: int, become: Callable[[Request], NoReturn]) -> NoReturn:
+    """Be the nursery of ``parent`` until that closes its end, whatever signals their group gets."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     while True:
         request, pipes, _, _ = socket.recv_fds(asked, 2**20, 3)
         if not request:
@@ -60,12 +75,17 @@ def _tend(asked: socket.socket, parent: int, become: Callable[[Request], NoRetur
                 os._exit(0)
             while os.getppid() != parent:
                 time.sleep(0.001)
+            *wanted, own_session = json.loads(request)
+            if own_session:
+                os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             asked.send(str(os.getpid()).encode())
             asked.close()
             for usual, own in enumerate(pipes):
                 os.dup2(own, usual)
                 os.close(own)
-            become(json.loads(request))
+            become((wanted[0], wanted[1], wanted[2]))
         os.wait()
         for own in pipes:
             os.close(own)

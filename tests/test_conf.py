@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from oblr.checks import check_engine
 from oblr.commands.launch import register_resolvers
+from oblr.commands.settings import check_settings
 from oblr.errors import SettingError
 from oblr.policy.model import load_config
 
@@ -64,12 +65,16 @@ def test_every_option_of_every_group(group):
         "reward=python": ["reward.path=math.sqrt"],
     }
     few = group.startswith("benchmarks=")
-    assert check_targets(plain(composed(group, *required.get(group, [])))) > (5 if few else 10)
+    cfg = composed(group, *required.get(group, []))
+    check_settings(cfg)
+    assert check_targets(plain(cfg)) > (5 if few else 10)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment(experiment):
-    assert check_targets(plain(composed(f"experiment={experiment}"))) > 3
+    cfg = composed(f"experiment={experiment}")
+    check_settings(cfg)
+    assert check_targets(plain(cfg)) > 3
     text = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
     assert text[0] == "# @package _global_"
     assert text[1].startswith("# python src/")

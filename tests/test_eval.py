@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import warm
 from conftest import POCKET, ROOT, run_script
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
@@ -94,7 +95,7 @@ def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(tr
             assert values[-1] == pytest.approx(value, rel=1e-6)
 
     command = [sys.executable, "src/eval.py", f"paths.output_dir={folder}", *SMALL, model, "rollout.engine=hf"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = warm.popen()(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     rows = folder / "chain_sum.jsonl"
     while process.poll() is None and not (rows.exists() and rows.read_text()):
         time.sleep(0.005)

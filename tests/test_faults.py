@@ -1,7 +1,18 @@
 """The short form of ``benchmarks/faults.py``, which says what is done to the runs."""
 
+import subprocess
+
 import pytest
+import warm
 from faults import BOUND, FAULTS, TWO, Reference, Setup, by_age, face, kill_chain, one_line, step_of, train, truncate
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm_runs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", warm.popen())
+        yield
+
 
 SHORT = Setup("one process", steps=3, every=1, chain=2)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 import yaml
 from conftest import ROOT, run_script
 
@@ -122,7 +123,7 @@ def test_a_failed_run_does_not_end_the_sweep_and_its_status_is_not_forgotten(tmp
 def test_one_ctrl_c_ends_the_run_and_the_sweep(tmp_path):
     command = [sys.executable, "src/sweep.py", *SWEEP, "steps=500", "rollout.engine=hf", f"paths.runs={tmp_path}"]
     small = ["rollout.prompts_per_step=2", "rollout.group_size=2", "data.held_out.size=2", "callbacks.progress.every=1"]
-    process = subprocess.Popen(
+    process = warm.popen()(
         [*command, *small], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     next(line for line in process.stdout if "step 2/500" in line)

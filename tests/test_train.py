@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from conftest import ROOT, run_script
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -176,7 +177,7 @@ def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path, engine):
             "callbacks.progress.every=1",
         ),
     ]
-    process = subprocess.Popen(
+    process = warm.popen()(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     for line in process.stdout:

@@ -1,7 +1,7 @@
 """Scripts of ``src/`` in processes of their own that have their imports already.
 
 What they import takes most of the seconds of a run that is small, and is the same for all of them. Each test process
-has a server that imports it once (`warm_imports.py`) and is forked for every run. `tests/test_warm.py` holds this
+has a nursery that imports it once (`warm_imports.py`) and is forked for every run. `tests/test_warm.py` holds this
 against cold processes. What a run starts of the project's scripts itself, such as its other ranks, is forked as well.
 """
 
@@ -9,8 +9,8 @@ import atexit
 import ctypes
 import functools
 import json
-import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,30 +19,19 @@ import traceback
 import types
 import warnings
 from collections.abc import Mapping, Sequence
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import NoReturn
-from unittest import mock
 
 import nursery
 
 
 @functools.cache
-def server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["warm_imports"])
-    with mock.patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent)):  # it does not get sys.path
-        forkserver.ensure_running()
-    return context
-
-
-@functools.cache
-def paths() -> list[str]:
-    """Where a new process looks for modules besides the script's own folder."""
-    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
-    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return json.loads(subprocess.run(command, env=bare, check=True, capture_output=True, text=True).stdout)
+def popen() -> type[subprocess.Popen]:
+    """What starts scripts for this process: its nursery is a new interpreter, which imports first."""
+    asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    subprocess.Popen([sys.executable, __file__, str(asked.fileno()), str(os.getpid())], pass_fds=[asked.fileno()])
+    asked.close()
+    return nursery.popen(asking)
 
 
 def run(
@@ -55,28 +44,32 @@ def run(
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        process = server().Process(target=_main, args=(list(command), cwd, dict(environment), paths(), out, err))
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
+        with out.open("wb") as said, err.open("wb") as complained:
+            process = popen()([sys.executable, *command], cwd=cwd, env=environment, stdout=said, stderr=complained)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
             process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(list(command), timeout, out.read_bytes(), err.read_bytes())
-        return subprocess.CompletedProcess(list(command), process.exitcode, out.read_text(), err.read_text())
+            process.wait()
+            raise subprocess.TimeoutExpired(error.cmd, timeout, out.read_bytes(), err.read_bytes()) from None
+        return subprocess.CompletedProcess(list(command), process.returncode, out.read_text(), err.read_text())
 
 
-def _main(command: list[str], cwd: Path, environment: dict[str, str], paths: list[str], out: Path, err: Path) -> None:
-    for descriptor, path in ((1, out), (2, err)):
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), descriptor)
-    _become(command, str(cwd), environment, paths)
+def main(asked: int, parent: int) -> NoReturn:
+    """Be a test process's nursery."""
+    probe = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    paths = json.loads(subprocess.run(probe, env=bare, check=True, capture_output=True, text=True).stdout)
+    import warm_imports  # noqa: F401
+
+    nursery.tend(socket.socket(fileno=asked), parent, lambda request: _become(*request, paths))
 
 
 def _become(command: list[str], cwd: str, environment: dict[str, str], paths: list[str]) -> NoReturn:
     """Become what ``python <command>`` is once it has imported, and end as it ends."""
     from lightning.fabric.utilities import rank_zero
 
-    nursery.open(lambda request: _become(*request, paths))
+    nursery.open_beside(lambda request: _become(*request, paths))
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.clear()
     os.environ.update(environment)
@@ -104,3 +97,7 @@ def _become(command: list[str], cwd: str, environment: dict[str, str], paths: li
     sys.stderr.flush()
     ctypes.PyDLL(None).exit(status)
     raise AssertionError("exit does not return")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

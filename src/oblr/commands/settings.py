@@ -175,7 +175,7 @@ def check_settings(cfg: DictConfig) -> None:
     for path, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
         if value == "???":
             raise SettingError(path, "it has no value", f"give it one, as in {path}=…")
-        if isinstance(value, str) and "${" in value:
+        if "${" in str(value):
             continue
         try:
             TypeAdapter(rule(path), config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
