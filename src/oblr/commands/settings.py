@@ -122,6 +122,7 @@ SETTINGS: dict[str, Any] = {
     "data*.max_prompt_tokens": Count | None,
     "*.limit": Count | None,
     "*.size": Count | None,
+    "*.optional": bool,
     "data*.difficulty.path": Text,
     "data*.difficulty.*": Share,
     "data.weights.*": Positive,
