@@ -3,6 +3,7 @@
 # make smollm2  write models/SmolLM2-135M-Instruct, which experiment=smollm2_cpu trains (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
+# make test-servers  a vLLM server of two copies, and one that dies and is started again
 # make bench-smoke  the short form of every benchmark
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
@@ -13,7 +14,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test test-slurm install lint bench bench-smoke soak mutants contract gpu
+.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers install lint bench bench-smoke soak mutants contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -51,6 +52,9 @@ test: $(STAMP)
 
 test-slurm: $(STAMP)
 	$(PY) -m pytest -m slurm tests/test_slurm.py $(ARGS)
+
+test-servers: $(STAMP)
+	$(PY) -m pytest -m servers -n 1 tests/rollout/test_server.py $(ARGS)
 
 bench-smoke: $(STAMP)
 	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py $(ARGS)

@@ -33,6 +33,18 @@ from oblr.packing import pack
 from oblr.policy.model import TokenScorer
 from oblr.types import Completion, Problem, Rollout
 
+#: Files in which most of the seconds are: they come first, so that no process is left with one of them in the end.
+LONGEST = (
+    *("test_train.py", "test_server.py", "test_plan.py", "test_engines.py", "test_composition.py", "test_roofline.py"),
+    *("test_ranks.py", "test_faults.py", "test_bad_input.py", "test_benchmarks.py", "test_collectives.py"),
+    *("test_readback.py", "test_eval.py", "test_seeds.py", "test_policy_losses.py", "test_warm.py", "test_install.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
 
 def pytest_xdist_auto_num_workers() -> int:
     """One where there is a GPU: an engine takes a share of it, and measures what is free while it starts."""
@@ -42,7 +54,10 @@ def pytest_xdist_auto_num_workers() -> int:
 ROOT = Path(__file__).resolve().parent.parent
 POCKET = ROOT / "models" / "pocket"
 #: A run of seconds.
-SMALL = ("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8")
+SMALL = (
+    *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8"),
+    "~callbacks.summary",  # a picture, which takes a second to draw
+)
 VOCAB = 97
 SHAPE = {
     "vocab_size": VOCAB,

@@ -25,6 +25,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
+import warm
 from mutants import TABLE, Mutant, TableError, load
 
 from oblr.run.provenance import revision
@@ -54,17 +55,16 @@ def run(folder: Path, tests: Sequence[str], timeout: float | None = None) -> tup
     path = filter(None, [str(folder / "src"), str(folder), os.environ.get("PYTHONPATH")])
     # A file that changes twice within a second must not be taken for what was compiled in between.
     own = {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", MARK: str(folder)}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "0", *tests]
-    start, settings = time.monotonic(), {"cwd": folder, "env": os.environ | own, "timeout": timeout}
-    with tempfile.TemporaryFile("w+") as said:
-        try:
-            status = subprocess.run(command, stdout=said, stderr=said, **settings).returncode
-            said.seek(0)
-            failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said.read(), flags=re.MULTILINE)
-        except subprocess.TimeoutExpired:
-            status, failed = -signal.SIGKILL, ["timeout"]
-        finally:
-            kill_remains(folder)
+    command = [str(Path(__file__).with_name("pytest_alone.py")), "-x", "-p", "no:cacheprovider", "-n", "0", *tests]
+    start = time.monotonic()
+    try:
+        ended = warm.run(command, folder, os.environ | own, timeout)
+        status = ended.returncode
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout + ended.stderr, flags=re.MULTILINE)
+    except subprocess.TimeoutExpired:
+        status, failed = -signal.SIGKILL, ["timeout"]
+    finally:
+        kill_remains(folder)
     return [*failed, f"status {status}"][0] if status else "", time.monotonic() - start
 
 
@@ -82,6 +82,7 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mu
     Raises:
         TableError: a test fails without any mistake.
     """
+    warm.popen()  # before there are threads
     copies, locks, unmutated = SimpleQueue[Path](), defaultdict(Lock), dict[Sequence[str], float]()
 
     def trial(mutant: Mutant) -> tuple[Mutant, str, float]:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -37,6 +38,7 @@ def open_beside(become: Callable[[Request], NoReturn]) -> None:
 
 def popen(asking: socket.socket) -> type[subprocess.Popen]:
     """A Popen that leaves scripts to the nursery at the other end, and starts anything else as ever."""
+    one_at_a_time = threading.Lock()
 
     class Popen(subprocess.Popen):
         def _execute_child(self, *given: Any) -> None:
@@ -48,11 +50,12 @@ def popen(asking: socket.socket) -> type[subprocess.Popen]:
             environment = {**(os.environ if start["env"] is None else start["env"])}
             folder, arguments = os.path.abspath(start["cwd"] or "."), list(map(str, command[1:]))
             pipes = [usual if own == -1 else own for usual, own in enumerate(ends)]
-            _adopt_orphans(True)
             request = json.dumps([arguments, folder, environment, start["start_new_session"]])
-            socket.send_fds(asking, [request.encode()], pipes)
-            self.pid, self._child_created = int(asking.recv(64)), True
-            _adopt_orphans(False)
+            with one_at_a_time:
+                _adopt_orphans(True)
+                socket.send_fds(asking, [request.encode()], pipes)
+                self.pid, self._child_created = int(asking.recv(64)), True
+                _adopt_orphans(False)
             self._close_pipe_fds(*(start[name] for name in PIPES))
 
     return Popen

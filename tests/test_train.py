@@ -126,7 +126,7 @@ def test_without_callbacks_the_parameters_are_the_same_bits(train, tmp_path):
     for baseline in ("gradient_weighted", "rloo"):  # rloo: norms are measured by a callback
         seen, alone = f"{baseline}-seen", f"{baseline}-alone"
         assert train("steps=3", f"baseline={baseline}", folder=seen).returncode == 0
-        names = "evaluation throughput grad_stats monitors snr samples progress summary graceful_stop"
+        names = "evaluation throughput grad_stats monitors snr samples progress graceful_stop"
         removed = [f"~callbacks.{name}" for name in names.split()]
         result = train("steps=3", f"baseline={baseline}", *removed, folder=alone)
         assert result.returncode == 0, result.stderr
@@ -206,9 +206,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
     parts = [["trainer=fsdp", *two], ["trainer=single"], ["trainer=ddp", *two], ["trainer=fsdp", *two]]
     for done, trainer in enumerate(parts, 1):
         resume = ["ckpt_path=last"] if done > 1 else []
-        result = train(
-            f"steps={done}", *trainer, *resume, "optimizer=adamw", "schedule.eta0=1e-3", "~callbacks.summary"
-        )
+        result = train(f"steps={done}", *trainer, *resume, "optimizer=adamw", "schedule.eta0=1e-3")
         assert result.returncode == 0, result.stderr
     curves = read_curves(tmp_path / "run" / "tensorboard")
     assert curves["train/lr"][0] == [0, 1, 2, 3]

@@ -35,7 +35,7 @@ def popen() -> type[subprocess.Popen]:
 
 
 def run(
-    command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float | None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``command``, a script and its arguments, in the folder ``cwd`` with just this environment.
 

@@ -10,7 +10,17 @@ import importlib
 import os
 
 MODULES = [
-    *("lightning", "transformers", "torchmetrics", "hydra.main", "torch.utils.tensorboard", "matplotlib.pyplot"),
+    *(
+        "pytest",
+        "xdist",
+        "hypothesis",
+        "lightning",
+        "transformers",
+        "torchmetrics",
+        "hydra.main",
+        "torch.utils.tensorboard",
+        "matplotlib.pyplot",
+    ),
     *("datasets", "reasoning_gym", "math_verify", "pydantic", "torch.distributed.checkpoint"),
     *("vllm.entrypoints.llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen3"),
 ]

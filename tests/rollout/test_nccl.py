@@ -258,6 +258,7 @@ def announce(server, backend):
     """Let the server say that it is what the tests' engine wants."""
     model = {"model": str(POCKET), "dtype": "torch.float32", "max_model_len": 128}
     model |= {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
-    config = {"model_config": model, "weight_transfer_config": {"backend": backend}}
+    transfer, parallel = {"backend": backend}, {"data_parallel_size": 1}
+    config = {"model_config": model, "weight_transfer_config": transfer, "parallel_config": parallel}
     paths = {path: {} for path in ("/start_weight_update", "/inference/v1/generate", "/collective_rpc")}
     server.replies |= {"/openapi.json": {"paths": paths}, "/server_info?config_format=json": {"vllm_config": config}}

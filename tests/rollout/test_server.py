@@ -153,6 +153,7 @@ def test_servers_that_cannot_be_used(engine, settings, message):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two copies of the policy need two GPUs, or none")
+@pytest.mark.servers
 def test_all_copies_of_the_policy_get_new_weights(tmp_path, scorer, problems, tokenizer, monkeypatch):  # noqa: F811
     """A server with two GPUs has two, which are processes here; requests are shared out to them."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
@@ -196,6 +197,7 @@ def test_two_ranks_share_a_server(train, tmp_path, engine):
     assert max(read_curves(tmp_path / "run" / "tensorboard")["rollout/logprob_gap_max"][1]) < 1e-3
 
 
+@pytest.mark.servers
 def test_a_killed_worker_changes_nothing(train, tmp_path, engine, monkeypatch):
     """It is killed in the midst of a generation, and takes the server with it; the soak kills servers, too."""
     undisturbed = train("steps=3", *RUN, f"rollout.engines.server.url={engine.server.url}", folder="undisturbed")
