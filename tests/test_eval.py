@@ -17,7 +17,7 @@ from test_bad_input import check
 
 from callbacks.summary import read_curves
 from oblr.commands import evaluate as script
-from oblr.commands.launch import register_resolvers
+from oblr.commands.launch import register_resolvers, settle
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.rewards.answer import AnswerFormat
@@ -124,6 +124,7 @@ def run(tmp_path, *overrides):
     register_resolvers()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose("eval", [f"paths.output_dir={tmp_path / 'run'}", f"paths.runs={tmp_path}", *overrides])
+    settle(cfg)
     script.main(cfg)
 
 
@@ -140,7 +141,7 @@ ROW = '{"id": "a", "problem": "1 + 1", "answer": "2"}\n'
         (["samples=0"], "samples: 0"),
         (["samples=4", "k=[1,5]"], r"k: \[1, 5\] .*samples=4"),
         (["k=[0]"], r"k: \[0\]"),
-        (["k=4"], "k: 4 is no list"),
+        (["k=4"], "k: 4 cannot work"),
         (["benchmarks.chain_sum.reward.format.marker=null"], "reward: .*chain_sum/0"),
         (["limit=0"], "limit: 0"),
         (["chunk=0"], "chunk: 0"),
