@@ -35,8 +35,8 @@ from training import Record, composed, train
 
 from oblr.baselines.base import Groups
 from oblr.metrics.aggregate import area_under_curve, interquartile_mean
-from oblr.model import TokenScorer, load_model
-from oblr.provenance import revision
+from oblr.policy.model import TokenScorer, load_model
+from oblr.run.provenance import revision
 from oblr.schedules.snr import SNREstimates, shrinkage
 from oblr.types import Moments
 

@@ -70,3 +70,15 @@ def test_heavy_packages_stay_in_their_rooms(package):
     found = {place(path) for path in sources(ROOT) if any(name.split(".")[0] == package for name in imported(path))}
     assert found <= ONLY_IN[package]
     assert found
+
+
+def test_what_is_imported_is_there():
+    """In the benchmarks and tests too, some of which run only when they are asked for."""
+    missing = set()
+    for path in [*sources(ROOT), *(ROOT / "benchmarks").glob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for name in imported(path):
+            *module, _ = name.split(".")
+            place = (ROOT / "src").joinpath(*module)
+            if module[:1] == ["oblr"] and not (place.is_dir() or place.with_suffix(".py").is_file()):
+                missing.add(f"{path.name}: {name}")
+    assert missing == set()
