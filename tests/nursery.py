@@ -44,7 +44,9 @@ def popen(asking: socket.socket) -> type[subprocess.Popen]:
         def _execute_child(self, *given: Any) -> None:
             start = _START.bind(self, *given).arguments
             command, ends = list(start["args"]), (start["p2cread"], start["c2pwrite"], start["errwrite"])
-            special = start["shell"] or start["preexec_fn"] or isinstance(start["args"], str | bytes)
+            special = (
+                start["shell"] or start["preexec_fn"] or start["pass_fds"] or isinstance(start["args"], str | bytes)
+            )
             if special or command[0] != sys.executable or not str(command[1]).endswith(".py"):
                 return super()._execute_child(*given)
             environment = {**(os.environ if start["env"] is None else start["env"])}

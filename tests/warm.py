@@ -27,7 +27,12 @@ import nursery
 
 @functools.cache
 def popen() -> type[subprocess.Popen]:
-    """What starts scripts for this process: its nursery is a new interpreter, which imports first."""
+    """What starts scripts for this process: its nursery is a new interpreter, which imports first.
+
+    A process that came from a nursery has one already.
+    """
+    if subprocess.Popen.__module__ == nursery.__name__:
+        return subprocess.Popen
     asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     subprocess.Popen([sys.executable, __file__, str(asked.fileno()), str(os.getpid())], pass_fds=[asked.fileno()])
     asked.close()
