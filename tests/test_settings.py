@@ -10,8 +10,9 @@ from conftest import ROOT
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from oblr.commands.settings import MOVED, check_settings, leaves, renew_paths, rule
+from oblr.commands.settings import check_settings, leaves, renew_paths, rule
 from oblr.errors import SettingError
+from oblr.run.sweeps import differences
 
 
 def shipped() -> dict[str, Any]:
@@ -94,6 +95,15 @@ def test_a_reference_is_looked_at_where_it_leads_to():
         check_settings(OmegaConf.create({"schedule": {"eta0": "${eta0}"}, "eta0": -1}))
 
 
+def test_a_run_that_names_the_old_path_is_the_same_run():
+    """A sweep that was begun before the move goes on."""
+    there = {"policy": {"_target_": "oblr.policy.PolicyModule"}, "steps": 2}
+    here = {"policy": {"_target_": "oblr.policy.step.PolicyModule"}, "steps": 2}
+    assert differences(there, here) == []
+    assert differences(there, here | {"steps": 3}) == ["steps=2 there, 3 here"]
+    assert len(differences({"policy": {"_target_": "mine.Policy"}}, {"policy": here["policy"]})) == 1
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -113,4 +123,3 @@ def test_old_paths_go_on_working(old, new, capfd):
     (line,) = capfd.readouterr().err.splitlines()
     assert line == f"warning     mine.deep._target_: {old} is {new} now; the old path goes with release 0.3"
     assert get_class(new)
-    assert len(MOVED) == 4

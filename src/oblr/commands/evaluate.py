@@ -39,7 +39,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.compare is not None:
         return print(compare(*two_folders(cfg.compare)), end="")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
-    check_settings(cfg)
+    check_together(cfg)
     cfg.model = newest_policy(Path(cfg.paths.runs)) if cfg.model == "last" else cfg.model
     config, tokenizer = load_config(cfg.model, "model"), load_tokenizer(cfg.model, "model")
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
@@ -69,7 +69,7 @@ def main(cfg: DictConfig) -> None:
     print(write_table(folder), end="")
 
 
-def check_settings(cfg: DictConfig) -> None:
+def check_together(cfg: DictConfig) -> None:
     """Raises SettingError where some cannot work together, whatever model and benchmarks are."""
     if cfg.model is None:
         raise SettingError("model", "none is given", "give a Hugging Face folder, a hub id, or last")

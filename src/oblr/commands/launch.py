@@ -90,9 +90,9 @@ def composer() -> Iterator[Callable[[str, Sequence[str], RunMode], DictConfig]]:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
 
         def compose(config_name: str, overrides: Sequence[str], mode: RunMode) -> DictConfig:
-            hydra = GlobalHydra.instance().hydra
-            assert hydra is not None
-            cfg = hydra.compose_config(config_name, list(overrides), mode)
+            composing = GlobalHydra.instance().hydra
+            assert composing is not None
+            cfg = composing.compose_config(config_name, list(overrides), mode)
             HydraConfig.instance().set_config(cfg)
             return cfg
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from oblr.errors import SettingError
+from oblr.run.moved import renewed
 from oblr.run.terminal import print_warning
 
 Count = Annotated[int, Ge(1)]
@@ -158,13 +159,6 @@ SETTINGS: dict[str, Any] = {
 
 #: Where the classes are from whose settings have rules.
 OURS = ("oblr.", "callbacks.", "lightning.", "torch.")
-#: Paths of classes that were, and are elsewhere now. They go on working until release 0.3.
-MOVED = {
-    "oblr.policy.PolicyModule": "oblr.policy.step.PolicyModule",
-    "oblr.pretraining.": "oblr.policy.pretraining.",
-    "oblr.prompts.": "oblr.data.prompts.",
-    "oblr.strategies.": "oblr.run.strategies.",
-}
 
 
 def check_settings(cfg: DictConfig) -> None:
@@ -203,10 +197,8 @@ def leaves(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def renew_paths(cfg: DictConfig) -> None:
-    """Replace what is in :data:`MOVED`, and say so."""
+    """Name classes by their paths of today, and say so."""
     for path, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
-        old = next((old for old in MOVED if path.endswith("_target_") and str(value).startswith(old)), None)
-        if old is not None:
-            new = MOVED[old] + value.removeprefix(old)
+        if path.endswith("_target_") and (new := renewed(str(value))) != value:
             OmegaConf.update(cfg, path, new)
             print_warning(f"{path}: {value} is {new} now; the old path goes with release 0.3")

@@ -12,6 +12,7 @@ import yaml
 
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import Interval, interquartile_mean
+from oblr.run.moved import renewed
 from oblr.run.provenance import FINISHED, write_whole
 
 #: Varies within a configuration: tables are over seeds.
@@ -117,7 +118,7 @@ def differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
 
 def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(node, dict):
-        return {prefix.rstrip("."): node}
+        return {prefix.rstrip("."): renewed(node) if prefix.endswith("_target_.") else node}
     return {name: value for key, child in node.items() for name, value in _flat(child, f"{prefix}{key}.").items()}
 
 
