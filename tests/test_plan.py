@@ -119,13 +119,17 @@ def test_shards_are_those_of_fsdp(size, ranks):
 
 @pytest.mark.parametrize(
     ("world", "passes"),
-    [(World(8, sharded=True, mixed=True, checkpointing=True), "two"), (World(mixed=True, gpu=False), "one")],
+    [
+        (World(8, sharded=True, mixed=True, checkpointing=True), "two"),
+        (World(mixed=True, checkpointing=True), "two"),
+        (World(mixed=True, gpu=False), "one"),
+    ],
 )
 def test_a_few_blocks_tell_of_all(world, passes, monkeypatch):
-    config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": 9}), Batch(4, 2, 24, 12)
+    config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": 7}), Batch(4, 2, 24, 12)
     few = plan_update(policy(passes), config, world, batch)
     for edges in ("EDGES", "SHARDED_EDGES"):
-        monkeypatch.setattr(update, edges, (9, 9))
+        monkeypatch.setattr(update, edges, (7, 7))
     every = plan_update(policy(passes), config, world, batch)
     assert summed(few) == summed(every)
 
@@ -238,7 +242,8 @@ def test_decoding_reads_all_weights_for_every_token_of_the_batch():
 def test_a_step_takes_as_long_as_its_phases_and_its_live_groups():
     """The real plan of the pocket experiment, smaller, on a processor that is made up."""
     speed = Speed("", {"float32": 1e10}, 1e10, products=1, attention=1, streams=1, launch=1e-5, kernel=0, serial=True)
-    command = ["experiment=pocket", "rollout.prompts_per_step=4", "policy.token_budget=512"]
+    small = ["rollout.prompts_per_step=16", "rollout.group_size=2", "policy.token_budget=512"]
+    command = ["experiment=pocket", *small]
     whole, half, longer = (
         make(composed(*command, *overrides), speed).duration
         for overrides in (["planned.live=1"], ["planned.live=0.5"], ["planned.live=1", "planned.response=48"])
@@ -271,7 +276,8 @@ def test_time_is_planned_with_what_there_is(setting):
 
 def test_advice_is_right():
     """Too small a GPU: one line, status 2, and what it advises makes it fit."""
-    command = ["experiment=pocket", "baseline=rloo", "requires.gpu_memory_gib=1.75"]
+    batch = ["policy.token_budget=4096", "rollout.group_size=16", "rollout.prompts_per_step=2"]
+    command = ["experiment=pocket", "baseline=rloo", *batch, "requires.gpu_memory_gib=1.6"]
     poor = run_script("train.py", *command, "plan=true")
     assert poor.returncode == 2
     (line,) = poor.stderr.splitlines()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -196,10 +197,10 @@ class DryRun(TorchDispatchMode):
         if func in _COLLECTIVES:
             self.move(func, args)
         there = on_device if self.counting or self.made_on is None else self.made_on
-        out = func(*args, **kwargs)
+        out = func(*args, **kwargs) if inputs else self.made(func, args, kwargs, there)
         if fake and func._schema.is_mutable and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
             out = args[0]  # small and real, and stays so: its numbers no longer mean anything
-        elif type(out) is Tensor and not out.is_meta and out.is_floating_point() and (there or out.numel() > SMALL):
+        elif type(out) is Tensor and not out.is_meta and self.without_numbers(out, there):
             out = self.fake.from_tensor(out)
         for tensor in tensors(out):
             if not tensor.is_meta and getattr(tensor, "fake_mode", self.fake) is self.fake:
@@ -207,6 +208,18 @@ class DryRun(TorchDispatchMode):
         if on_device and self.counting:
             self.work.ops.update(operations(func, args, kwargs, out, self.phase))
         return out
+
+    def made(self, func: Any, args: Any, kwargs: Any, there: bool | None) -> Any:
+        """What is made of no tensors; what is to have no numbers never takes memory."""
+        if active_fake_mode() is None:  # else DTensor tries shapes out
+            with self.fake:
+                out = func(*args, **kwargs)
+            if isinstance(out, Tensor) and self.without_numbers(out, there):
+                return out
+        return func(*args, **kwargs)
+
+    def without_numbers(self, tensor: Tensor, there: bool | None) -> bool:
+        return tensor.is_floating_point() and (bool(there) or tensor.numel() > SMALL)
 
     def move(self, func: Any, args: Any) -> None:
         name, larger = _COLLECTIVES[func]

@@ -30,8 +30,9 @@ from oblr.policy.step import PolicyModule
 from oblr.segments import cut
 from oblr.types import Completion, Problem, Rollout
 
-#: Blocks at the start and at the end of a model that may differ from those between; FSDP2 works ahead by two.
-EDGES, SHARDED_EDGES = (2, 2), (2, 3)
+#: Blocks at the start and at the end of a model that may differ from those between: the backward pass begins at the
+#: end, and FSDP2 works ahead by two.
+EDGES, SHARDED_EDGES = (1, 2), (2, 3)
 
 
 @dataclass(frozen=True)
