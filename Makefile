@@ -3,7 +3,7 @@
 # make smollm2  write models/SmolLM2-135M-Instruct, which experiment=smollm2_cpu trains (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
-# make test-servers  a vLLM server of two copies, and one that dies and is started again
+# make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make bench-smoke  the short form of every benchmark
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
@@ -54,7 +54,7 @@ test-slurm: $(STAMP)
 	$(PY) -m pytest -m slurm tests/test_slurm.py $(ARGS)
 
 test-servers: $(STAMP)
-	$(PY) -m pytest -m servers -n 1 tests/rollout/test_server.py $(ARGS)
+	$(PY) -m pytest -m servers -n 1 tests/rollout $(ARGS)
 
 bench-smoke: $(STAMP)
 	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py $(ARGS)

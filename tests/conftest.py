@@ -4,7 +4,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,18 +27,36 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from xdist.scheduler import LoadFileScheduling
 
 from oblr.commands.launch import launch
 from oblr.packing import pack
 from oblr.policy.model import TokenScorer
+from oblr.rollout.server import ServerEngine
 from oblr.types import Completion, Problem, Rollout
 
 #: Files in which most of the seconds are: they come first, so that no process is left with one of them in the end.
 LONGEST = (
-    *("test_train.py", "test_server.py", "test_plan.py", "test_engines.py", "test_composition.py", "test_roofline.py"),
+    *("test_engines.py", "test_server.py", "test_train.py", "test_plan.py", "test_composition.py", "test_roofline.py"),
     *("test_ranks.py", "test_faults.py", "test_bad_input.py", "test_benchmarks.py", "test_collectives.py"),
     *("test_readback.py", "test_eval.py", "test_seeds.py", "test_policy_losses.py", "test_warm.py", "test_install.py"),
 )
+
+
+#: What shares a server stays in one process.
+TOGETHER = {"tests/rollout/test_server.py": "tests/rollout/test_engines.py"}
+
+
+class ByFile(LoadFileScheduling):
+    """A file's tests go to one process, and those of files that stay together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return TOGETHER.get(file, file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | None:
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -148,6 +166,15 @@ def run_script(script: str, *overrides: str, cold: bool = False) -> subprocess.C
     return subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
     )
+
+
+@pytest.fixture(scope="session")
+def pocket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
+    """A vLLM server with the pocket policy, which takes weights in small pieces; it takes long to start."""
+    engine = ServerEngine(str(POCKET), "float32", 128, str(tmp_path_factory.mktemp("server") / "log"), piece_mib=0.1)
+    engine.start()
+    yield engine
+    engine.close()
 
 
 @pytest.fixture

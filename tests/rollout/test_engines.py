@@ -29,9 +29,15 @@ def problems():
     return list(ReasoningGymProblems("chain_sum", 12, 5, "{expression} =\n", PARAMS))
 
 
-@pytest.fixture(scope="module", params=["hf-tied", "hf-untied", "vllm-tied", "vllm-untied", "server-untied"])
+ENGINES = ["hf-tied", "hf-untied", "vllm-tied", "vllm-untied", "server-tied"]
+
+
+@pytest.fixture(scope="module", params=[*ENGINES, pytest.param("server-untied", marks=pytest.mark.servers)])
 def setting(request, tmp_path_factory):
     """(engine, its model's folder): the pocket model, as it is shipped or with a head of its own."""
+    if request.param == "server-tied":
+        yield request.getfixturevalue("pocket_server"), str(POCKET)
+        return
     kind, tying = request.param.split("-")
     folder = POCKET
     if tying == "untied":

@@ -30,12 +30,9 @@ from oblr.run.manifest import by_age
 RUN = ("rollout.engine=server", "~callbacks.evaluation")
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    engine = ServerEngine(str(POCKET), "float32", 128, str(tmp_path_factory.mktemp("server") / "log"))
-    engine.start()
-    yield engine
-    engine.close()
+@pytest.fixture
+def engine(pocket_server):
+    return pocket_server
 
 
 @pytest.fixture
