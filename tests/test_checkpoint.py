@@ -4,13 +4,17 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import ROOT, tiny_model
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from callbacks.checkpoints import Checkpoints
+from callbacks.summary import read_curves
 from oblr.errors import CheckpointError, SettingError
 from oblr.run.checkpoint import load, save
 from oblr.run.manifest import by_age, is_complete
@@ -93,6 +97,28 @@ def test_what_the_user_keeps_beside_the_runs_own_checkpoints_stays(tmp_path):
         callback.on_train_epoch_end(trainer, None)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["best.ckpt", "note.txt", "step-00002.ckpt", "step-00003.ckpt"]
+
+
+def test_checkpoints_come_after_every_so_many_steps_and_the_last(tmp_path):
+    saved = []
+    trainer = SimpleNamespace(max_epochs=7, should_stop=False, is_global_zero=False, logger=None)
+    trainer.save_checkpoint = lambda path: saved.append(path.name)
+    for trainer.current_epoch in range(7):
+        Checkpoints(str(tmp_path), every=3).on_train_epoch_end(trainer, None)
+    assert saved == ["step-00003.ckpt", "step-00006.ckpt", "step-00007.ckpt"]
+
+
+def test_what_was_logged_before_a_checkpoint_is_written_before_it(tmp_path, monkeypatch):
+    """Whoever goes on from it does not log these steps again, so a kill must not lose them; the disk is slow."""
+    logger, found = TensorBoardLogger(tmp_path, name="", version=""), []
+    trainer = SimpleNamespace(current_epoch=0, max_epochs=1, should_stop=False, is_global_zero=True, logger=logger)
+    trainer.save_checkpoint = lambda path: found.append(read_curves(tmp_path).get("tag"))
+    write = RecordWriter.write
+    monkeypatch.setattr(RecordWriter, "write", lambda self, data: (time.sleep(0.05), write(self, data)))
+    for step in range(8):
+        logger.experiment.add_scalar("tag", 1.0, step)
+    Checkpoints(str(tmp_path / "checkpoints"), every=1).on_train_epoch_end(trainer, None)
+    assert found == [(list(range(8)), [1.0] * 8)]
 
 
 @pytest.fixture

@@ -62,8 +62,8 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
 class Run:
     """Feeds reports to one monitor as a trainer does; keeps the curves."""
 
-    def __init__(self, monitor: Monitor, baseline=None, schedule=None, start: int = 0):
-        self.callback, self.step, self.curves = Monitors(only=monitor), start, {}
+    def __init__(self, monitor: Monitor, baseline=None, schedule=None, start: int = 0, rank: int = 0):
+        self.callback, self.step, self.curves, self.rank = Monitors(only=monitor), start, {}, rank
         self.policy = SimpleNamespace(
             baseline=baseline or GradientWeightedBaseline(),
             schedule=schedule or SNRSchedule(0.1),
@@ -72,7 +72,7 @@ class Run:
 
     def __call__(self, *reports: StepReport) -> None:
         for report in reports:
-            trainer = SimpleNamespace(current_epoch=self.step, is_global_zero=True)
+            trainer = SimpleNamespace(current_epoch=self.step, is_global_zero=self.rank == 0)
             self.callback.on_step(trainer, self.policy, report)
             self.step += 1
 
@@ -98,6 +98,9 @@ def test_a_failure_is_warned_of_once(kind, caplog):
     assert len(warnings(caplog)) == 1
     run(*[make_report()] * 10, *[make_report(**sign)] * 20)  # it ends, and comes back
     assert len(warnings(caplog)) == 2
+    caplog.clear()
+    Run(make(), rank=1)(*[make_report(**sign)] * 20)
+    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("kind", FAILURES)

@@ -148,3 +148,5 @@ def test_adaptive_learns_what_a_reward_says_of_the_norm():
     again = baseline("adaptive")
     again.load_state_dict(adaptive.state_dict())
     assert torch.equal(again(groups), adaptive(groups))
+    assert adaptive.second_moments.any()
+    assert torch.equal(again.second_moments, adaptive.second_moments)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from baselines.steps import G, N, baseline, draw, make
 
+from oblr.baselines.base import Groups
 from oblr.baselines.shrinkage import leave_one_out_sizes
 
 
@@ -36,6 +37,18 @@ def test_fewer_than_three_groups_are_not_shrunk(weighted):
     for n in (1, 2, 3):
         few = make(groups.rewards[:n], groups.lengths[:n], groups.weights[:n])
         assert torch.equal(chosen(few), plain(few)) == (n < 3)
+
+
+def test_equal_rewards_are_live_where_the_whole_step_has_three_groups():
+    """However few of them are this rank's."""
+    groups, chosen = draw(), baseline("shrinkage")
+    groups.rewards[0] = 1.0
+    mine = groups.rewards[:2], groups.weights[:2], groups.lengths[:2]
+    share, alone = Groups(*mine, groups.rewards), Groups(*mine, groups.rewards[:2])
+    assert chosen.live(share).tolist() == [True, True]
+    assert chosen.live(alone).tolist() == [False, True]
+    assert (chosen(share)[0] != 0).all()
+    assert chosen(alone)[0].abs().max() < 1e-12
 
 
 def test_nothing_is_shrunk_where_other_groups_are_without_noise():

@@ -46,6 +46,12 @@ def test_overlap_is_found_between_questions_and_dropped_and_told(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("count", "found"), [(13, {0}), (12, set())])
+def test_thirteen_words_are_a_run_whatever_stands_after_them(count, found):
+    short = " ".join(LONG.split()[3 : 3 + count]) + "?"
+    assert overlaps([Problem("a", short, "")], [Problem("b", LONG, "")]) == [found]
+
+
 def test_overlaps_are_those_of_a_plain_search():
     def texts(seed, count):
         rng = random.Random(seed)  # two words, so that runs are shared by chance

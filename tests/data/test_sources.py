@@ -74,6 +74,12 @@ def test_mixtures_have_their_shares_and_any_problem_can_be_had_first():
     assert short[:90] == [parts["short"][i].prompt for i in range(90)]  # three passes, each in its own order
 
 
+def test_weights_go_by_name():
+    sources = mixture().sources
+    turned = Mixture(sources, {"long": 1, "short": 3}, seed=0)
+    assert [turned[i].prompt for i in range(40)] == [mixture()[i].prompt for i in range(40)]
+
+
 @pytest.mark.parametrize("weights", [{"short": 1}, {"short": 0, "long": 0}, {"short": 2, "long": -1}])
 def test_bad_weights(weights):
     with pytest.raises(SettingError, match=r"^data\.weights: "):

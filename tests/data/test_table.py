@@ -12,7 +12,7 @@ from oblr.data.table import TableProblems
 from oblr.errors import SettingError
 
 ROWS = [
-    {"question": "How many legs have two cats?", "answer": "2 * 4 = 8\n#### 8"},
+    {"question": "How many legs have two cats?", "answer": "#### 2 * 4 = 8\n#### 8"},
     {"question": "  Grüße,\u2028 one?\n", "answer": "#### 1"},
     {"question": 'A comma, and a "quote"', "answer": "#### 1,000"},
 ]

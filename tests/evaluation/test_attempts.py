@@ -69,7 +69,9 @@ def test_what_cannot_be_tried():
     twice = Benchmark([Problem("a", "1", "1"), Problem("a", "2", "2")], BENCHMARK.reward, 64)
     with pytest.raises(SettingError, match="two problems have the id a"):
         twice.first(None)
-    assert longest("sums", BENCHMARK.first(None), TOKENIZER, 64, 256) > 64
+    most = longest("sums", BENCHMARK.first(None), TOKENIZER, 64, 256)
+    assert most > 64
+    assert longest("sums", BENCHMARK.first(None), TOKENIZER, 64, most) == most
     with pytest.raises(SettingError, match=r"^benchmarks.sums.max_new_tokens: .*chain_sum/\d exceed a context of 70"):
         longest("sums", BENCHMARK.first(None), TOKENIZER, 64, 70)
     for samples, ks, limit, setting in (

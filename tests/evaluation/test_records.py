@@ -4,26 +4,27 @@ import pytest
 
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts
-from oblr.evaluation.records import Record, compare, write_table
+from oblr.evaluation.measures import per_problem
+from oblr.evaluation.records import Record, compare, digest, write_table
+from oblr.types import Problem
 
 SETTINGS = {"model": "m", "temperature": 1.0, "chunk": 2, "problems": 5}
 
 
-def attempts(number, right=1, answer="7"):
-    rewards = [float(j < right) for j in range(4)]
+def attempts(number, right=1, answer="7", samples=4):
+    rewards = [float(j < right) for j in range(samples)]
     answers = [answer if reward else None for reward in rewards]
-    return Attempts(
-        str(number), "2 + 5 =\u2028\n", answer, ["é\n"] * 4, answers, rewards, [3, 4, 5, 64], [True] * 3 + [False]
-    )
+    lengths, finished = [3, 4, 5, 64][-samples:], [True, True, True, False][-samples:]
+    return Attempts(str(number), "2 + 5 =\u2028\n", answer, ["é\n"] * samples, answers, rewards, lengths, finished)
 
 
-def written(folder, name="sums", right=1, settings=SETTINGS, answer="7"):
+def written(folder, name="sums", right=1, settings=SETTINGS, answer="7", samples=4):
     """A finished evaluation."""
     folder.mkdir(exist_ok=True)
     record = Record(folder, name, settings)
     record.begin()
-    record.add([attempts(number, right, answer) for number in range(settings["problems"])])
-    record.finish([1, 4])
+    record.add([attempts(number, right, answer, samples) for number in range(settings["problems"])])
+    record.finish([1, samples])
     return record
 
 
@@ -59,6 +60,9 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path):
     before = record.rows.read_bytes(), record.summary.read_bytes()
     with pytest.raises(SettingError, match=r"^paths.output_dir: .*sums.json has temperature 1.0, .* 0.6 "):
         Record(tmp_path, "sums", SETTINGS | {"temperature": 0.6})
+    fewer = {name: value for name, value in SETTINGS.items() if name != "temperature"}
+    with pytest.raises(SettingError, match=r"sums.json has temperature 1.0, and this evaluation null "):
+        Record(tmp_path, "sums", fewer)
     assert (record.rows.read_bytes(), record.summary.read_bytes()) == before
 
 
@@ -81,6 +85,28 @@ def test_comparison(tmp_path):
     lines = compare(tmp_path / "a", tmp_path / "b").splitlines()
     assert lines[2].startswith("| sums | 5 | avg@4, % | 25.0 | 50.0 | +25.0 [+25.0, +25.0] | 0.06")
     assert lines[-1] == '- sums: model is "m" and "n"'
+
+
+def test_evaluations_with_numbers_of_samples_of_their_own_are_compared_by_what_both_have(tmp_path):
+    written(tmp_path / "a")
+    written(tmp_path / "b", samples=2)
+    rows = [line.split(" | ")[2] for line in compare(tmp_path / "a", tmp_path / "b").splitlines()[2:]]
+    assert rows == ["tokens", "truncated, %"]
+
+
+def test_votes_are_among_so_many_as_the_figure_says():
+    one = Attempts("a", "", "7", [""] * 4, ["7", "8", "8", "8"], [1.0, 0.0, 0.0, 0.0], [1] * 4, [True] * 4)
+    values = per_problem([one], [2, 4])
+    assert values["maj@2"] == 0.25  # half of the pairs have the right answer, and a tie
+    assert values["maj@4"] == 0
+
+
+@pytest.mark.parametrize(
+    "changed", [Problem("b", "1 + 1", "2"), Problem("a", "1 + 2", "2"), Problem("a", "1 + 1", "3")]
+)
+def test_a_digest_tells_ids_prompts_and_answers_apart(changed):
+    assert digest([Problem("a", "1 + 1", "2")]) != digest([changed])
+    assert digest([Problem("a", "1 + 1", "2")]) == digest([Problem("a", "1 + 1", "2", {"more": 1})])
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])

@@ -39,6 +39,26 @@ def test_square_norms_equal_the_oracle(tied, family, packed_together):
 
 
 @pytest.mark.parametrize("tied", [True, False])
+def test_the_padding_token_inside_prompts_and_responses(tied):
+    """Its embedding has no gradient, its row of the head has."""
+    rollouts = make_rollouts(LENGTHS)
+    rollouts[2].prompt_ids[0] = rollouts[4].completion.token_ids[1] = 3
+    lm = tiny_model(tied, pad_token_id=3)
+    assert lm.model.embed_tokens.padding_idx == 3
+    oracle = score_gradients(lm, rollouts, TEMPERATURE)
+    packed = pack(rollouts)
+    with capture(lm, packed.segments, packed.target_segments) as tape:
+        TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+    expected = torch.tensor([square_norm(g) for g in oracle])
+    torch.testing.assert_close(tape.square_norms.float(), expected, rtol=1e-5, atol=0)
+    with capture(lm, packed.segments, packed.target_segments, "weights"):
+        TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+    summed = combine(oracle, [1.0] * len(rollouts))
+    for name, p in lm.named_parameters():
+        assert (p.grad.double() - summed[name]).norm() < 1e-5 * summed[name].norm(), name
+
+
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ["qwen3", "qwen2"])
 def test_weighted_pass_gives_autograds_gradient_and_the_norms_of_groups(tied, family):
     lm, rollouts = tiny_model(tied, family), make_rollouts(LENGTHS)

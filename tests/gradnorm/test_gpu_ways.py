@@ -89,8 +89,11 @@ def test_fused_layers_compute_the_same_and_capture_gives_them_back():
     fuse_torch(lm)
     fused = scorer(packed).logprobs
     torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
+    own_forwards = {name: vars(module).get("forward") for name, module in lm.named_modules()}
+    assert any(own_forwards.values())
     with as_on_gpu(), capture(lm, packed.segments, packed.target_segments):
         pass
+    assert {name: vars(module).get("forward") for name, module in lm.named_modules()} == own_forwards
     assert torch.equal(scorer(packed).logprobs, fused)
     fused.sum().backward()
     own = {name: p.grad.clone() for name, p in lm.named_parameters()}

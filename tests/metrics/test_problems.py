@@ -50,6 +50,7 @@ def test_scipys_sign_flip_test():
     )
     difference = paired_difference(first, second)
     assert difference.p_value == pytest.approx(exact.pvalue, abs=0.02)
+    assert paired_difference(second, first).p_value == difference.p_value
     assert difference.mean == pytest.approx((second - first).mean())
     assert difference.low < difference.mean < difference.high
 
@@ -57,4 +58,6 @@ def test_scipys_sign_flip_test():
 def test_the_same_twice_does_not_differ():
     values = np.random.default_rng(0).random(50)
     assert paired_difference(values, values) == (0.0, 0.0, 0.0, 1.0)
+    for n in (1, 3001, 7919):  # in as many parts as memory allows
+        assert paired_difference(np.ones(n), np.ones(n)).p_value == 1.0
     assert paired_difference(values, values + 1).p_value == pytest.approx(1 / (RESAMPLES + 1))

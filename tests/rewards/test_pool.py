@@ -16,7 +16,7 @@ from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerFormat, ExactReward
 from oblr.rewards.math import MathReward
-from oblr.rewards.pool import LONGEST, RewardPool
+from oblr.rewards.pool import LONGEST, RewardPool, Verdict
 
 HERE = Path(__file__).parent  # not from conftest, which loads torch: the processes that score load this file
 ENDED = Completion([1], [0.0], True)
@@ -30,6 +30,9 @@ def obedient(problem, text, completion):
                 pass
         case "sleep", _, _:
             time.sleep(60)
+        case "doze", _, seconds:
+            time.sleep(float(seconds))
+            return 1.0
         case "hold", _, _:
             9**9**9  # in C, with the interpreter's lock
         case "segfault", _, _:
@@ -114,6 +117,35 @@ def test_the_number_of_workers_changes_nothing(pool):
     alone.close()
 
 
+def test_each_response_has_its_own_time():
+    """The third is begun late; it has not taken too long when the first one has."""
+    pool = RewardPool(obedient, workers=2, timeout=3.0)
+    assert score(pool, ["hang", "doze 1.4", "doze 1.8"]) == ([0.0, 1.0, 1.0], ["timeout", "scored", "scored"])
+    pool.close()
+
+
+class OnceSlow(ExactReward):
+    """Takes too long the first time that it is asked."""
+
+    def __init__(self, file):
+        super().__init__(AnswerFormat())
+        self.file = file
+
+    def correct(self, problem, answer):
+        if not Path(self.file).exists():
+            Path(self.file).touch()
+            time.sleep(60)
+        return super().correct(problem, answer)
+
+
+def test_a_time_out_is_not_remembered(tmp_path):
+    """The machine may have been busy."""
+    pool = RewardPool(OnceSlow(str(tmp_path / "asked")), workers=1, timeout=2.0)
+    verdicts = [pool.score([Problem("p", "?", "1")], ["Answer: 1"], [ENDED]) for _ in range(2)]
+    pool.close()
+    assert verdicts == [[Verdict(0.0, "timeout")], [Verdict(1.0, "scored")]]
+
+
 class Counted(ExactReward):
     """Leaves a mark whenever it is asked."""
 
@@ -130,6 +162,7 @@ class Counted(ExactReward):
 def test_verdicts_are_remembered_by_problem_and_answer(tmp_path):
     pool = RewardPool(Counted(str(tmp_path / "asked")), workers=1)
     problem, other, cut = Problem("p", "?", "1"), Problem("q", "?", "2"), Completion([1], [0.0], False)
+    mended = Problem("p", "?", "2")
 
     def rewards():
         responses = [
@@ -137,12 +170,13 @@ def test_verdicts_are_remembered_by_problem_and_answer(tmp_path):
             (problem, "thus Answer: 1", ENDED),
             (problem, "Answer: 2", ENDED),
             (other, "Answer: 2", ENDED),
+            (mended, "Answer: 2", ENDED),
             (problem, "Answer: 1", cut),
         ]
         return [verdict.reward for verdict in pool.score(*zip(*responses, strict=True))]
 
-    assert rewards() == rewards() == [1.0, 1.0, 0.0, 1.0, 0.0]
-    assert (tmp_path / "asked").read_text() == "xxx"
+    assert rewards() == rewards() == [1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+    assert (tmp_path / "asked").read_text() == "xxxx"
     pool.close()
 
 

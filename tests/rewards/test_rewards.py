@@ -46,6 +46,7 @@ MATH = r"""
 \frac{14}{3}         | \boxed{4\tfrac{2}{3}}              | 1
 \frac13              | \boxed{0.333333}                   | 1
 \frac13              | \boxed{0.33}                       | 0
+\frac13              | \boxed{0.3334}                     | 0
 18                   | Answer: $18 dollars.               | 1
 18                   | **Answer:** 18.00                  | 1
 18                   | #### 18                            | 1
@@ -134,6 +135,7 @@ def test_summaries_by_hand():
     assert SummaryReward("rouge1")(problem, text, ENDED) == pytest.approx(2 * 0.5 * 1 / 1.5)
     assert SummaryReward("rouge2")(problem, text, ENDED) == pytest.approx(2 * 0.4 * 1 / 1.4)
     assert SummaryReward("rougeL", length_penalty=0.1)(problem, text, ENDED) == pytest.approx(2 / 3 - 0.1)
+    assert SummaryReward("rougeL", length_penalty=0.1)(problem, "the cat", ENDED) == pytest.approx(0.8)  # no bonus
     assert SummaryReward()(problem, text, CUT) == 0.0
     assert SummaryReward()(PROBLEM, "1,234", ENDED) == 1.0
     for arguments in ({"kind": "rouge"}, {"length_penalty": -1.0}):

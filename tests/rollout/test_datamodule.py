@@ -56,6 +56,20 @@ def test_position_is_kept_and_the_source_wraps_around():
     assert list(data.next_problems()) == list(again.next_problems())
 
 
+def test_a_prompt_may_just_fit():
+    data = make()
+    longest = max(len(data.encode(p)) for p in [*data.held_out, *(data.train[i] for i in range(3000))])
+    make(max_model_len=longest + 64)
+    with pytest.raises(SettingError, match=r"^rollout\.max_model_len: "):
+        make(max_model_len=longest + 63)
+
+
+def test_one_problem_that_is_not_held_out_is_enough():
+    """It is met again and again, and more are skipped than there are."""
+    data = make(train=chain_sums(10, seed=2), held_out=chain_sums(9, seed=2), prompts_per_step=3)
+    assert len({p.prompt for p in data.next_problems()}) == 1
+
+
 class Run:
     """One rank of several: all that tells it which problems are its own."""
 

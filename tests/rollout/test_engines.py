@@ -144,8 +144,9 @@ def test_a_seed_for_each_prompt(setting, problems, temperature):
     ids = [[completion.token_ids for completion in group] for group in together]
     alone = engine.generate(prompts[3:1:-1], sampling(tokenizer, 2, temperature), seeds[3:1:-1])
     assert [[completion.token_ids for completion in group] for group in alone] == [ids[3][:2], ids[2][:2]]
-    shifted = engine.generate(prompts[:1], sampling(tokenizer, 1, temperature), [seeds[0] + 1])  # the second try's
-    assert shifted[0][0].token_ids == ids[0][1]
+    shifted = engine.generate(prompts, sampling(tokenizer, 1, temperature), [seed + 1 for seed in seeds])
+    assert [group[0].token_ids for group in shifted] == [group[1] for group in ids]  # the second try's
+    assert any(group[0] != group[1] for group in ids)
     assert (
         len(
             {

@@ -10,13 +10,14 @@ from callbacks.evaluation import HeldOutEvaluation
 from oblr.policy.model import TokenScorer, load_model
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.vllm import VLLMEngine
+from oblr.types import Sampling
 
 PROMPTS, GROUP = 6, 3
 
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = VLLMEngine(str(POCKET), "float32", 128)
+    engine = VLLMEngine(str(POCKET), "float32", 256)  # twice the size of a block of the prefix cache
     engine.start()
     generate = engine._llm.generate
     engine.asked = []
@@ -102,3 +103,21 @@ def test_evaluation_has_seeds_of_its_own(engine, monkeypatch):
     evaluation = {params.seed + j for _, params in engine.asked for j in range(params.n)}
     assert len(evaluation) == len(data.held_out) * data.sampling.n
     assert not evaluation & {params.seed + j for _, params in training for j in range(params.n)}
+
+
+def test_nothing_of_an_earlier_call_is_taken_from_the_prefix_cache(engine, monkeypatch):
+    """It was rounded in that call's company: a batch would depend on the batches before it."""
+    cached, generate = [], engine._llm.generate
+
+    def noted(*asked, **settings):
+        outputs = generate(*asked, **settings)
+        cached.extend(output.num_cached_tokens for output in outputs)
+        return outputs
+
+    monkeypatch.setattr(engine._llm, "generate", noted)
+    prompt = list(range(20, 220))
+    assert engine._llm.llm_engine.vllm_config.cache_config.block_size < len(prompt)
+    engine.weight_version = 1
+    for _ in range(2):
+        engine.generate([prompt], Sampling(1, 1.0, 4, ()), [1])
+    assert cached == [0, 0]
