@@ -10,7 +10,7 @@ import shutil
 import pytest
 import torch
 from conftest import POCKET, ROOT, run_script
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from callbacks.summary import read_curves
 from oblr.run.checkpoint import save
@@ -175,13 +175,15 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(refused, tmp_path):
     assert (folder / "run.json").read_text() == "mine"
 
 
-@pytest.mark.parametrize("kind", ["garbage", "another policy's"])
+@pytest.mark.parametrize("kind", ["garbage", "another policy's", "a wider policy's"])
 def test_checkpoints_that_cannot_be_resumed(refused, tmp_path, kind):
-    path = tmp_path / "some.ckpt"
+    path, policy = tmp_path / "some.ckpt", torch.nn.Linear(3, 3)
+    if kind == "a wider policy's":
+        config = AutoConfig.from_pretrained(POCKET, intermediate_size=8)
+        policy = torch.nn.ModuleDict({"scorer": torch.nn.ModuleDict({"lm": AutoModelForCausalLM.from_config(config)})})
     if kind == "garbage":
         path.write_bytes(b"not a checkpoint")
     else:
-        layer = torch.nn.Linear(3, 3)
-        save(path, layer, torch.optim.SGD(layer.parameters()), {})
+        save(path, policy, torch.optim.SGD(policy.parameters()), {})
     words = "not a complete checkpoint" if kind == "garbage" else "another architecture"
     check(refused(f"ckpt_path={path}"), "ckpt_path", str(path), words)

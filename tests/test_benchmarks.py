@@ -28,7 +28,7 @@ NAMES = [
 ]
 NAMES.append("contract")  # make contract, which make bench does not run
 #: What `make test` runs too.
-KEPT = ("bounds", "contract", "tiers")
+KEPT = ("bounds", "contract", "second_update")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import tomllib
 from importlib.metadata import packages_distributions, requires, version
 
 import pytest
+import warm
 import yaml
 from conftest import ROOT
 from packaging.requirements import Requirement
@@ -194,9 +195,7 @@ def test_engines_of_two_workers_do_not_share_a_gpu(tmp_path, gpu, workers):
         f"torch.cuda.is_available = lambda: {gpu}\n"
         "def pytest_configure(config):\n    print('workers', config.option.numprocesses)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "machine", "--collect-only", "tests/test_text.py"]
+    command = ["tests/pytest_alone.py", "-p", "machine", "--collect-only", "tests/test_text.py"]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120
-    )
+    done = warm.run(command, ROOT, os.environ | {"PYTHONPATH": path}, timeout=120)
     assert f"workers {workers}\n" in done.stdout

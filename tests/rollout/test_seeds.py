@@ -1,5 +1,6 @@
 """Every request that vLLM gets has a seed of its own, of run seed, step, prompt and try, on any number of ranks."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from callbacks.evaluation import HeldOutEvaluation
 from oblr.policy.model import TokenScorer, load_model
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.vllm import VLLMEngine
+from oblr.run.randomness import derived_seed
 from oblr.types import Sampling
 
 PROMPTS, GROUP = 6, 3
@@ -65,6 +67,11 @@ def step(engine, monkeypatch, epoch, ranks, seed=1):
     return [rollout.completion.token_ids for rollout in rollouts], list(engine.asked)
 
 
+def test_keys_that_read_alike_have_seeds_of_their_own():
+    keys = [("rollouts", 1, 1, 12), ("rollouts", 1, 11, 2), ("rollouts", 11, 1, 2), ("rollouts1", 1, 1, 2)]
+    assert len({derived_seed(*key) for key in keys}) == len(keys)
+
+
 def test_seeds_are_all_different_and_a_resumed_run_has_the_same(engine, monkeypatch):
     first, asked = step(engine, monkeypatch, epoch=0, ranks=1)
     second, more = step(engine, monkeypatch, epoch=1, ranks=1)
@@ -72,6 +79,8 @@ def test_seeds_are_all_different_and_a_resumed_run_has_the_same(engine, monkeypa
     tries = [params.seed + j for _, params in [*asked, *more, *others] for j in range(params.n)]
     assert len(tries) == 3 * PROMPTS * (GROUP + 1)
     assert len(set(tries)) == len(tries)
+    kinds = Counter((params.n, params.temperature) for _, params in asked)
+    assert kinds == {(GROUP, 1.0): PROMPTS, (1, 0.0): PROMPTS}  # a group, and a greedy one beside it
     assert first not in (second, other)
     again, asked_again = step(engine, monkeypatch, epoch=1, ranks=1)
     assert again == second

@@ -106,6 +106,21 @@ def test_an_update_that_was_left_open_does_not_spoil_the_next(engine, scorer, pr
     assert largest_gap(scorer, engine, problems, tokenizer, 1.0) < 1e-3
 
 
+def test_a_cache_of_old_weights_is_dropped_or_refused(engine, scorer, monkeypatch):
+    asked, post = [], engine.server.post
+
+    def busy(path, **given):
+        asked.append(path)
+        return {"success": False} if path == "/reset_prefix_cache" else post(path, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.server, "post", busy)
+        with pytest.raises(EngineDiedError, match="keeps a cache of its old weights"):
+            engine.sync(scorer.weights(), 2)
+    assert asked[-2:] == ["/finish_weight_update", "/reset_prefix_cache"]
+    assert post("/reset_prefix_cache") == {"success": True}
+
+
 def test_half_an_update_is_refused(engine, scorer):
     names = dict(scorer.weights())
     del names["model.norm.weight"]

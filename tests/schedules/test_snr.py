@@ -42,6 +42,7 @@ def test_noise_and_signal_are_unbiased_and_the_plug_in_is_not(signal):
 def test_rate_follows_the_formula():
     moments = Moments(n_groups=16, mean_square=3.0, square_mean=10.0)
     noise = 16 / 15 * 7
+    assert moments.noise_scale == pytest.approx(noise / (3 - noise / 16))
     for estimator, snr in (("plug_in", 3 / noise), ("debiased", (3 - noise / 16) / noise)):
         lr = SNRSchedule(eta0=0.1, estimator=estimator)(moments, 0)
         assert lr == pytest.approx(0.1 * 16 * snr / (1 + 16 * snr))
@@ -114,8 +115,8 @@ def test_bad_settings():
 
 def test_floor_and_warm_up():
     nothing = Moments(n_groups=16, mean_square=0.0, square_mean=10.0)
-    schedule = SNRSchedule(1.0, "plug_in", floor=0.1, warm_up=4)
-    assert [schedule(nothing, step) for step in range(6)] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1])
+    schedule = SNRSchedule(0.5, "plug_in", floor=0.1, warm_up=4)
+    assert [schedule(nothing, step) for step in range(6)] == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05])
     for settings in ({"floor": 1.5}, {"warm_up": -1}):
         with pytest.raises(SettingError, match=rf"^schedule\.{next(iter(settings))}: "):
             SNRSchedule(1.0, **settings)
