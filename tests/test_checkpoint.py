@@ -53,6 +53,16 @@ def test_what_was_saved_comes_back(tmp_path, name):
     assert other.lm_head.weight is other.model.embed_tokens.weight
 
 
+def test_a_run_that_goes_on_from_an_earlier_step_saves_the_later_ones_again(tmp_path):
+    """The newest is the one that was saved last, not that of the latest step."""
+    model, optimizer = trained(OPTIMIZERS["sgd"])
+    for step in (1, 2, 3):
+        save(tmp_path / f"step-{step}.ckpt", model, optimizer, {"epoch": step})
+    save(tmp_path / "step-2.ckpt", model, optimizer, {"epoch": "again"})
+    assert [path.stem for path in by_age(tmp_path)] == ["step-1", "step-3", "step-2"]
+    assert load(tmp_path / "step-2.ckpt", model, optimizer) == {"epoch": "again"}
+
+
 def test_an_optimizer_that_has_not_stepped_stays_so(tmp_path):
     model, optimizer = trained(OPTIMIZERS["adamw"], steps=0)
     save(tmp_path / "a.ckpt", model, optimizer, {})

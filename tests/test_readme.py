@@ -5,6 +5,7 @@ import re
 
 import pytest
 from conftest import ROOT
+from measured import PAGE, revisions, row
 
 README = (ROOT / "README.md").read_text()
 
@@ -36,6 +37,11 @@ def test_demo_figures_are_the_measured_ones():
         )
         assert f"| {seed} | {before:.1f} % | {after:.1f} % | +{rise:.1f} points | {gap:.0e} |" in README
     assert all(figure["holds"] is not False for figure in figures.values())
+
+
+def test_every_result_says_which_code_it_is_of():
+    rows = [line.rsplit(" ", 2)[0] for line in PAGE.read_text().splitlines() if "](" in line]
+    assert rows == [row(name, revision) for name, revision in revisions()]
 
 
 def results(name):
