@@ -4,11 +4,11 @@ import json
 import math
 
 import pytest
-from conftest import ROOT
+from conftest import POCKET, ROOT
 from hydra.utils import instantiate
 from test_conf import composed
 
-from oblr.checks import ROUNDING, check_loss, rounding
+from oblr.checks import ROUNDING, check_loss, check_policy, rounding
 from oblr.errors import SettingError
 from oblr.losses.gspo import GSPOLoss
 from oblr.losses.policy_gradient import PolicyGradientLoss
@@ -49,6 +49,13 @@ def test_what_is_refused_in_bfloat16_alone(loss, longest):
             with pytest.raises(SettingError, match=r"loss: in bfloat16.* 1024 tokens .*loss\.ratio=token"):
                 check_loss(loss, dtypes, 1024)
     check_loss(loss, {"32-true", "float32"}, 1024)
+
+
+def test_the_whole_context_can_be_used():
+    context = check_policy(str(POCKET), "float32", 1).max_position_embeddings
+    check_policy(str(POCKET), "float32", context)
+    with pytest.raises(SettingError, match=r"^rollout\.max_model_len: "):
+        check_policy(str(POCKET), "float32", context + 1)
 
 
 @pytest.mark.parametrize("size", ["4b", "8b"])

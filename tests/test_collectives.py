@@ -62,6 +62,32 @@ def test_a_run_survives_the_group_that_vllm_leaves(train, monkeypatch):
         assert result.returncode == 0, result.stderr
 
 
+class BesideAnother(Ranks):
+    """This rank and one that says what it is told to; `test_ranks.py` has real ones."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def objects(self, own):
+        return [own, self.other]
+
+    def reduce(self, tensor, operation="sum"):
+        return {"max": torch.maximum}[operation](tensor, torch.tensor(self.other, dtype=tensor.dtype))
+
+
+def test_what_fails_on_one_rank_fails_on_all(monkeypatch):
+    monkeypatch.setattr(ranks, "_run", BesideAnother(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        ranks.on_every_rank(lambda: 3)
+
+
+@pytest.mark.parametrize(("own", "other"), [(5.0, 3.0), (3.0, 5.0), (-1.0, 2.0)])
+def test_greatest_and_least_are_of_all_ranks(own, other):
+    assert BesideAnother(other).greatest(own) == max(own, other)
+    assert BesideAnother(-other).least(own) == min(own, other)
+
+
 def test_tensors_travel_by_the_strategys_device():
     with two_ranks_on_paper() as (_, recorder):
         world = Ranks(dist.group.WORLD, CUDA)

@@ -20,6 +20,7 @@ from oblr.commands import evaluate as script
 from oblr.commands.launch import register_resolvers, settle
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
+from oblr.policy.model import load_config, load_tokenizer
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.types import Completion
@@ -177,6 +178,35 @@ def test_bad_settings(tmp_path, overrides, message):
     assert isinstance(error, SettingError)
     assert re.match(message, str(error))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *("seed=2", "temperature=0.5", "samples=3", "chunk=2", "limit=3", "dtype=bfloat16", "rollout.engine=hf"),
+        *("benchmarks.chain_sum.max_new_tokens=32", "benchmarks.chain_sum.reward.format.marker=so"),
+        "benchmarks.chain_sum.problems.seed=3",
+    ],
+)
+def test_every_setting_that_a_number_depends_on_is_written(tmp_path, changed):
+    def settings(*overrides):
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            cfg = compose("eval", [f"model={POCKET}", "benchmarks=[chain_sum]", "limit=4", "samples=2", *overrides])
+        (task,) = script.prepare(cfg, load_config(str(POCKET)), load_tokenizer(str(POCKET)), tmp_path)
+        return task.record.settings
+
+    register_resolvers()
+    assert settings() == settings()
+    assert settings(changed) != settings()
+
+
+def test_the_last_model_is_the_newest(tmp_path):
+    for age, name in enumerate(["b", "a", "c"]):
+        folder = tmp_path / name / "policy"
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+        os.utime(folder / "config.json", (1000 - age, 1000 - age))
+    assert script.newest_policy(tmp_path) == str(tmp_path / "b" / "policy")
 
 
 def test_other_settings_than_those_of_the_folder(tmp_path):

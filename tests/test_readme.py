@@ -131,10 +131,10 @@ def test_the_table_of_what_helps_is_the_measured_one():
     figures = results("results")
     rows = {name.removesuffix(": area under the curve") for name in figures if name.endswith(": area under the curve")}
     assert len(rows) == 14
-    for row in rows:
-        (line,) = (line for line in README.splitlines() if line.startswith(f"| {row} |"))
+    for kind in rows:
+        (line,) = (line for line in README.splitlines() if line.startswith(f"| {kind} |"))
         for name, form in (("area under the curve", ".1f"), ("area under the curve, over RLOO's", "+.1f")):
-            area = figures[f"{row}: {name}"]
+            area = figures[f"{kind}: {name}"]
             assert f"| {area['value']:{form}} [{area['low']:{form}}, {area['high']:{form}}] |" in line
     for n in (16, 64, 128):
         factors = [figures[f"N = {n}: factor, {estimator}"] for estimator in ("plug_in", "debiased", "ema")]
