@@ -1,10 +1,11 @@
-"""What a warm process starts of Python's scripts is forked from what the process was before it ran anything.
+"""What a warm process starts of Python's programs is forked from what the process was before it ran anything.
 
 The nursery is a process beside it that waits for requests. It forks the new process, which becomes a child of the one
 that asked when the process between it and the nursery ends: the asking one is the nearest subreaper.
 """
 
 import ctypes
+import fcntl
 import inspect
 import json
 import os
@@ -22,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _START = inspect.signature(subprocess.Popen._execute_child)
 
-#: Command without the interpreter, working folder and environment of a new process.
+#: Command without the interpreter, working folder and environment of a new process. It is a script, or code after -c.
 Request = tuple[list[str], str, dict[str, str]]
 
 
@@ -37,30 +38,34 @@ def open_beside(become: Callable[[Request], NoReturn]) -> None:
 
 
 def popen(asking: socket.socket) -> type[subprocess.Popen]:
-    """A Popen that leaves scripts to the nursery at the other end, and starts anything else as ever."""
+    """A Popen that leaves what is :func:`ours` to the nursery at the other end, and starts anything else as ever."""
     one_at_a_time = threading.Lock()
 
     class Popen(subprocess.Popen):
         def _execute_child(self, *given: Any) -> None:
             start = _START.bind(self, *given).arguments
             command, ends = list(start["args"]), (start["p2cread"], start["c2pwrite"], start["errwrite"])
-            special = (
-                start["shell"] or start["preexec_fn"] or start["pass_fds"] or isinstance(start["args"], str | bytes)
-            )
-            if special or command[0] != sys.executable or not str(command[1]).endswith(".py"):
+            special = start["shell"] or start["preexec_fn"] or isinstance(start["args"], str | bytes)
+            if special or command[0] != sys.executable or not ours(command[1:]):
                 return super()._execute_child(*given)
             environment = {**(os.environ if start["env"] is None else start["env"])}
             folder, arguments = os.path.abspath(start["cwd"] or "."), list(map(str, command[1:]))
             pipes = [usual if own == -1 else own for usual, own in enumerate(ends)]
-            request = json.dumps([arguments, folder, environment, start["start_new_session"]])
+            passed = list(start["pass_fds"])
+            request = json.dumps([arguments, folder, environment, start["start_new_session"], passed])
             with one_at_a_time:
                 _adopt_orphans(True)
-                socket.send_fds(asking, [request.encode()], pipes)
+                socket.send_fds(asking, [request.encode()], [*pipes, *passed])
                 self.pid, self._child_created = int(asking.recv(64)), True
                 _adopt_orphans(False)
             self._close_pipe_fds(*(start[name] for name in PIPES))
 
     return Popen
+
+
+def ours(arguments: list[str]) -> bool:
+    """Whether an interpreter with these arguments runs a script, or code as the project's own programs start it."""
+    return str(arguments[0]).endswith(".py") or list(map(str, arguments[:2])) == ["-P", "-c"]
 
 
 def _adopt_orphans(yes: bool) -> None:
@@ -72,7 +77,7 @@ def tend(asked: socket.socket, parent: int, become: Callable[[Request], NoReturn
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while True:
-        request, pipes, _, _ = socket.recv_fds(asked, 2**20, 3)
+        request, given, _, _ = socket.recv_fds(asked, 2**20, 16)
         if not request:
             os._exit(0)
         if os.fork() == 0:
@@ -80,17 +85,20 @@ def tend(asked: socket.socket, parent: int, become: Callable[[Request], NoReturn
                 os._exit(0)
             while os.getppid() != parent:
                 time.sleep(0.001)
-            *wanted, own_session = json.loads(request)
+            *wanted, own_session, passed = json.loads(request)
             if own_session:
                 os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             asked.send(str(os.getpid()).encode())
             asked.close()
-            for usual, own in enumerate(pipes):
-                os.dup2(own, usual)
+            away = [fcntl.fcntl(own, fcntl.F_DUPFD, 1000) for own in given]  # from where they are to go
+            for own in given:
+                os.close(own)
+            for number, own in zip([0, 1, 2, *passed], away, strict=True):
+                os.dup2(own, number)
                 os.close(own)
             become((wanted[0], wanted[1], wanted[2]))
         os.wait()
-        for own in pipes:
+        for own in given:
             os.close(own)

@@ -1,12 +1,12 @@
 """Plans are those of the real shapes, the real step and the real engine: nothing is loaded, and nothing is guessed."""
 
-import subprocess
-import sys
+import os
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+import warm
 from conftest import ROOT, SHAPE, VOCAB, run_script, tiny_model
 from real_shapes import SIZES, architecture, on_meta
 from test_conf import composed
@@ -86,13 +86,9 @@ for size in SIZES:
     assert sum(p.numel() for p in wanted.values()) == SIZES[size][0]
 print("all")
 """
-    result = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "group"],
-        cwd=ROOT / "tests",
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    (tmp_path / "take.py").write_text(script)
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])}
+    result = warm.run([str(tmp_path / "take.py"), str(tmp_path / "group")], ROOT / "tests", paths, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "all"
 

@@ -212,14 +212,14 @@ def test_checkpointing_computes_again():
 
 # --- whole updates --------------------------------------------------------------------------------------------------
 
-SMALL = {"num_hidden_layers": 7, "hidden_size": 64}
+SMALL = {"num_hidden_layers": 6, "hidden_size": 64}
 
 
 @pytest.mark.parametrize("kind", ["plain", "logit", "sketch, one pass", "exact, one pass", "exact, two passes"])
 def test_work_is_linear_in_layers(kind, monkeypatch):
     config, batch = Qwen3Config(**SHAPE | SMALL), Batch(4, 2, 24, 12)
     few = plan_update(policy(kind, 48), config, World(mixed=True), batch)
-    monkeypatch.setattr(update, "EDGES", (7, 7))
+    monkeypatch.setattr(update, "EDGES", (6, 6))
     every = plan_update(policy(kind, 48), config, World(mixed=True), batch)
     for a, b in ((few.work, every.work), (few.once, every.once)):
         assert a.syncs == b.syncs

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from callbacks.summary import read_curves
 from oblr.run.manifest import by_age
 
-DEMO_STEPS = 12
+DEMO_STEPS = 10
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -60,6 +60,13 @@ child = [sys.executable, "child.py", "a=1"]
 said = subprocess.run(child, env={"MINE": "2", "PARENT": str(os.getpid())}, capture_output=True, text=True)
 print(said.returncode, said.stdout, said.stderr)
 print(subprocess.run(child, env={"MINE": "3", "PARENT": str(os.getpid())}).returncode)
+ours, theirs = os.pipe()
+code = "import os, sys; print(sys.argv[0], os.getsid(0) == os.getpid()); os.write(int(sys.argv[1]), sys.path[0].encode())"
+subprocess.run(
+    [sys.executable, "-P", "-c", code, str(theirs)], pass_fds=[theirs], stdin=subprocess.DEVNULL, start_new_session=True
+)
+os.close(theirs)
+print(os.read(ours, 1000).decode().rpartition("/")[2], os.read(ours, 1))
 killed = subprocess.Popen([sys.executable, "child.py", "wait"], stdout=subprocess.PIPE)
 print(killed.stdout.readline())
 killed.kill()

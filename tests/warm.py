@@ -81,14 +81,19 @@ def _become(command: list[str], cwd: str, environment: dict[str, str], paths: li
     os.chdir(cwd)
     warnings.simplefilter("ignore")  # as PYTHONWARNINGS says, which is read when Python starts
     rank_zero.rank_zero_only.rank = rank_zero._get_rank() or 0  # which Lightning reads when it is imported
-    program = Path(command[0]).resolve()
-    sys.argv[:] = command
-    sys.path[:] = [str(program.parent), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
-    main.__file__ = str(program)
+    if command[:2] == ["-P", "-c"]:
+        sys.argv[:], beside = ["-c", *command[3:]], []
+        code = compile(command[2], "<string>", "exec")
+    else:
+        program = Path(command[0]).resolve()
+        sys.argv[:], beside = command, [str(program.parent)]
+        main.__file__ = str(program)
+        code = compile(program.read_text(), program, "exec")
+    sys.path[:] = [*beside, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *paths]
     status = 0
     try:
-        exec(compile(program.read_text(), program, "exec"), vars(main))
+        exec(code, vars(main))
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
