@@ -23,14 +23,16 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
 from oblr.plan import update
-from oblr.plan.dry_run import fake_world
+from oblr.plan.dry_run import Bytes, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
-from oblr.plan.roofline import GPUS, Speed
+from oblr.plan.report import verdict
+from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
+from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.schedules.constant import ConstantSchedule
@@ -190,6 +192,25 @@ def test_limits_of_the_engine_leave_room_for_its_cache():
     }
 
 
+def test_a_tokens_cache_has_keys_and_values_of_every_layer():
+    config, kv_token = architecture("8B"), 2 * 36 * 8 * 128 * 2
+    vllm, hf = VLLMEngine("", "bfloat16", 2048), HFEngine("", "bfloat16", batch_size=32)
+    assert engine_memory(vllm, config, SIZES["8B"][0], 2048, Device(80 * 2**30))[2] == kv_token
+    _, rollouts, per_token = engine_memory(hf, config, SIZES["8B"][0], 2048, Device(80 * 2**30))
+    assert per_token == kv_token
+    assert rollouts["KV cache"] == 32 * 2048 * kv_token
+
+
+def test_a_part_of_a_group_has_its_share_of_the_work():
+    """Groups of two sequences, whole and cut in two."""
+    config, batch = Qwen3Config(**SHAPE), Batch(2, 2, 24, 12)
+    cut, whole = (
+        plan_update(policy(token_budget=budget), config, World(gpu=False), batch).work.total("flops")
+        for budget in (24, 48)
+    )
+    assert cut == pytest.approx(whole / 2, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("settings", "share"),
     [({}, 0.4), ({"gpu_memory_utilization": 0.3}, 0.3), ({"gpus": "4,5"}, 0)],
@@ -224,8 +245,14 @@ def test_decoding_reads_all_weights_for_every_token_of_the_batch():
     batch, usual = Batch(8, 8, 1024, 1024), Usual(512, 512)
     memory = speed.bandwidth * speed.streams
 
-    def decode(sequences, kv_token=0.0, speed=speed, graphs=False):
-        return rollouts(config, batch, usual, Serving(8e9, kv_token, sequences, graphs), 4 * 10**9, speed)["decode"]
+    def times(sequences, kv_token=0.0, speed=speed, graphs=False):
+        return rollouts(config, batch, usual, Serving(8e9, kv_token, sequences, graphs), 4 * 10**9, speed)
+
+    def decode(*given, **settings):
+        return times(*given, **settings)["decode"]
+
+    # a prompt is read once for its eight responses
+    assert times(64)["prefill"] == pytest.approx(2 * 4e9 * 8 * 512 / (speed.peak * speed.products))
 
     assert decode(64) == pytest.approx(512 * 8e9 / memory)
     assert decode(16) == pytest.approx(4 * 512 * 8e9 / memory)  # in four turns
@@ -253,14 +280,58 @@ def test_a_step_takes_as_long_as_its_phases_and_its_live_groups():
     assert longer.tokens == 2 * whole.tokens == 2 * 32 * 24
 
 
-def test_gradients_that_are_summed_travel():
+TWO = ["experiment=pocket", "trainer=ddp", "trainer.devices=2", "rollout.prompts_per_step=2", "gradnorm=length"]
+RATED = Speed("", {"float32": 1e10}, 1e10, launch=1e-5)
+
+
+@pytest.fixture(scope="module")
+def plan_of_two():
+    return make(composed(*TWO), RATED)
+
+
+def test_gradients_that_are_summed_travel(plan_of_two):
     """Of two ranks in a ring each receives as many bytes as there are weights."""
-    speed = Speed("", {"float32": 1e10}, 1e10, launch=1e-5)
-    command = ["experiment=pocket", "trainer=ddp", "trainer.devices=2", "rollout.prompts_per_step=2", "gradnorm=length"]
-    plans = [make(composed(*command), replace(speed, link=link)) for link in (0.0, 1e5)]
+    plans = [plan_of_two, make(composed(*TWO), replace(RATED, link=1e5))]
     slow, at_once = (plan.duration.phases["update"] for plan in reversed(plans))
     assert plans[0].moved["all-reduce"] == plans[0].update.resident["weights"] > 0
     assert slow - at_once == pytest.approx(plans[0].moved["all-reduce"] / 1e5)
+
+
+def test_sums_over_ranks_and_buckets(plan_of_two):
+    plan = plan_of_two
+    weights = plan.update.resident["weights"]
+    assert plan.device.bucketed
+    assert plan.training["gradients"] == plan.update.peak["gradients"] + weights
+    assert plan.rollouts["gradients"] == weights
+    assert plan.batch.groups == 1
+    assert plan.micro_batches == 1  # not full
+    assert replace(plan, token_budget=8 * 128 - 1).micro_batches == 2
+    assert plan.duration.tokens == 2 * 8 * 24
+    assert plan.duration.hours == pytest.approx(2 * 100 * plan.duration.step / 3600)
+
+
+def test_the_verdict_names_what_needs_most(plan_of_two):
+    sizes = {"training": Bytes(weights=2**30), "rollouts": Bytes(weights=2**29)}
+    for column, other in (("training", "rollouts"), ("rollouts", "training")):
+        columns = {column: sizes["training"], other: sizes["rollouts"]}
+        plan = replace(plan_of_two, kv_token=0, **columns)
+        assert verdict(replace(plan, device=Device(2 * 2**30))) == "fits: 1 of 2 GiB"
+        assert verdict(replace(plan, device=Device(2**29))) == f"does not fit: in {column} 1 of 0.5 GiB"
+
+
+def test_between_nodes_less_travels_a_second():
+    speed = GPUS["h100"]
+    assert between_nodes(speed, 1) == speed
+    assert 0 < between_nodes(speed, 2).link < speed.link
+
+
+def test_an_engine_without_room_for_a_sequence_is_starved(plan_of_two):
+    enough = plan_of_two.kv_token * plan_of_two.batch.longest
+    assert replace(plan_of_two, rollouts=Bytes({"KV cache": 3 * enough})).kv_sequences == 3
+    for cache, starved in ((enough, False), (enough - 1, True)):
+        plan = replace(plan_of_two, rollouts=Bytes({"KV cache": cache}))
+        assert plan.starved == starved
+        assert (plan.lacking > 0) == starved
 
 
 @pytest.mark.parametrize("setting", ["planned.gpu=a6000", "planned.live=0", "planned.response=4096"])

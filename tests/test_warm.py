@@ -61,12 +61,11 @@ said = subprocess.run(child, env={"MINE": "2", "PARENT": str(os.getpid())}, capt
 print(said.returncode, said.stdout, said.stderr)
 print(subprocess.run(child, env={"MINE": "3", "PARENT": str(os.getpid())}).returncode)
 ours, theirs = os.pipe()
-code = "import os, sys; print(sys.argv[0], os.getsid(0) == os.getpid()); os.write(int(sys.argv[1]), sys.path[0].encode())"
-subprocess.run(
-    [sys.executable, "-P", "-c", code, str(theirs)], pass_fds=[theirs], stdin=subprocess.DEVNULL, start_new_session=True
-)
+code = "import os, sys; print(sys.argv[0], os.getsid(0) == os.getpid()); os.write(int(sys.argv[1]), b'written')"
+given = {"pass_fds": [theirs], "stdin": subprocess.DEVNULL, "start_new_session": True}
+subprocess.run([sys.executable, "-P", "-c", code, str(theirs)], **given)
 os.close(theirs)
-print(os.read(ours, 1000).decode().rpartition("/")[2], os.read(ours, 1))
+print(os.read(ours, 1000), os.read(ours, 1))
 killed = subprocess.Popen([sys.executable, "child.py", "wait"], stdout=subprocess.PIPE)
 print(killed.stdout.readline())
 killed.kill()
