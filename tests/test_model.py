@@ -1,8 +1,9 @@
 import pytest
 import torch
-from conftest import tiny_model
+from conftest import make_rollouts, tiny_model
 
 from oblr.errors import SettingError
+from oblr.packing import pack
 from oblr.policy.model import TokenScorer, load_config, stored_weights, weights_digest
 
 
@@ -15,6 +16,25 @@ def test_stored_weights_are_what_an_engine_is_synced_with(tmp_path, tied, shard)
     expected, found = dict(TokenScorer(lm, 1.0).weights()), dict(stored_weights(str(tmp_path)))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_scores_are_those_of_the_models_own_logits(temperature):
+    lm, rollouts = tiny_model(tied=True), make_rollouts([7, 3, 1])
+    packed, expected = pack(rollouts), {"logprobs": [], "entropy": [], "collision": []}
+    with torch.no_grad():
+        found = TokenScorer(lm, temperature)(packed)
+    for rollout in rollouts:
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion.token_ids])
+        with torch.no_grad():
+            logits = lm(input_ids=ids).logits[0, len(rollout.prompt_ids) - 1 : -1]
+        for row, token in zip((logits / temperature).softmax(-1), rollout.completion.token_ids, strict=True):
+            expected["logprobs"].append(row[token].log())
+            expected["entropy"].append(-(row * row.log()).sum())
+            expected["collision"].append(row.square().sum())
+    assert packed.target_segments.ids.tolist() == [0] * 7 + [1] * 3 + [2]
+    for name, values in expected.items():
+        torch.testing.assert_close(getattr(found, name), torch.stack(values), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_that_are_not_there(tmp_path):

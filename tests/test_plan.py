@@ -1,5 +1,6 @@
 """Plans are those of the real shapes, the real step and the real engine: nothing is loaded, and nothing is guessed."""
 
+import io
 import os
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ import torch
 import warm
 from conftest import ROOT, SHAPE, VOCAB, run_script, tiny_model
 from real_shapes import SIZES, architecture, on_meta
+from rich.console import Console
 from test_conf import composed
 from test_roofline import totals
 from torch.distributed.fsdp import FSDPModule
@@ -26,7 +28,7 @@ from oblr.plan import update
 from oblr.plan.dry_run import Bytes, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
-from oblr.plan.report import verdict
+from oblr.plan.report import memory_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
@@ -317,6 +319,14 @@ def test_the_verdict_names_what_needs_most(plan_of_two):
         plan = replace(plan_of_two, kv_token=0, **columns)
         assert verdict(replace(plan, device=Device(2 * 2**30))) == "fits: 1 of 2 GiB"
         assert verdict(replace(plan, device=Device(2**29))) == f"does not fit: in {column} 1 of 0.5 GiB"
+
+
+def test_the_table_is_in_gib(plan_of_two):
+    plan = replace(plan_of_two, training=Bytes(weights=3 * 2**30), rollouts=Bytes(weights=2**29))
+    console = Console(width=100, file=io.StringIO())
+    console.print(memory_table(plan, "a run"))
+    (weights,) = (line for line in console.file.getvalue().splitlines() if "weights" in line)
+    assert weights.split()[-5:] == ["│", "3.00", "│", "0.50", "│"]
 
 
 def test_between_nodes_less_travels_a_second():

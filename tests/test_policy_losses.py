@@ -549,6 +549,48 @@ def test_no_update_uses_a_baseline_that_has_seen_its_own_batch(tmp_path, monkeyp
     assert baseline.solution is not None  # and no longer
 
 
+class Learning(GradientWeightedBaseline):
+    """Keeps what it is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.studied, self.learnt = 0, []
+
+    def study(self, groups):
+        self.studied += len(groups.rewards)
+
+    def learn(self, groups, reduce):
+        self.learnt.append(groups.weights)
+
+
+def test_a_baseline_learns_once_from_a_batch_as_it_was_drawn(tmp_path, monkeypatch):
+    """However many updates are made of it: the later ones have moved the policy."""
+    batch, reports, baseline = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch), Learning()
+    take_steps(tmp_path, batch, baseline=baseline, schedule=ConstantSchedule(0.02), updates_per_batch=2)
+    first, second = (report.weights[report.live] for report in reports)
+    assert not torch.equal(first, second)
+    assert baseline.studied == len(first)
+    (learnt,) = baseline.learnt
+    assert torch.equal(learnt, first)
+
+
+class Recording(ConstantSchedule):
+    def __init__(self):
+        super().__init__(0.0)
+        self.steps = []
+
+    def __call__(self, moments, step):
+        self.steps.append(step)
+        return super().__call__(moments, step)
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(1, [0, 1, 2]), (2, [0, 0, 1, 1, 2, 2])])
+def test_schedules_begin_with_step_0(tmp_path, updates, expected):
+    batch, schedule = make_batch(tmp_path, tied=True, drift=0.0), Recording()
+    take_steps(tmp_path, batch, steps=3, schedule=schedule, updates_per_batch=updates, bound=100.0)
+    assert schedule.steps == expected
+
+
 def test_a_batch_must_be_used(tmp_path):
     with pytest.raises(SettingError, match="updates_per_batch"):
         take_steps(tmp_path, None, updates_per_batch=0)
