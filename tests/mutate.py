@@ -91,6 +91,7 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mu
     Raises:
         TableError: a test fails without any mistake.
     """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in conftest.py, but before torch is there
     warm.popen()  # before there are threads
     copies, locks, unmutated = SimpleQueue[Path](), defaultdict(Lock), dict[Sequence[str], float]()
 

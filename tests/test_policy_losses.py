@@ -424,8 +424,8 @@ def test_penalties(tmp_path, kl, name, weighted, budget, lr):
         assert report.live.all()
         torch.testing.assert_close(report.rewards.double(), expected.rewards, rtol=0, atol=1e-5)
         assert report.moments.square_mean == pytest.approx(expected.groups.square().sum(1).mean().item(), rel=1e-5)
-        if weighted:
-            torch.testing.assert_close(report.weights, expected.weights, rtol=1e-5, atol=0)
+        if weighted:  # ρ² has twice the rounding of a sum of up to 30 log-probabilities of 5 nats in float32
+            torch.testing.assert_close(report.weights, expected.weights, rtol=2 * 30 * 5 * 2**-24, atol=0)
         oracle.move(expected.gradient, lr)
         if kl == "k1" or step > 0:  # elsewhere the policy still is the reference
             assert distance(expect(CASES[name], groups, weighted).gradient, expected.gradient) > 0.02
