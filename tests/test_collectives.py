@@ -1,6 +1,7 @@
 """Every collective is legal on NCCL, goes through one module, and is the same on all ranks."""
 
 import ast
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
+from callbacks.evaluation import HeldOutEvaluation
 from oblr.errors import SettingError
 from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.policy.model import TokenScorer
@@ -22,6 +24,7 @@ from oblr.run import ranks
 from oblr.run.checkpoint import load, save
 from oblr.run.ranks import Ranks
 from oblr.run.strategies import DDP, FSDP
+from oblr.types import Sampling
 
 CUDA = torch.device("cuda:0")
 
@@ -80,6 +83,17 @@ def test_what_fails_on_one_rank_fails_on_all(monkeypatch):
     monkeypatch.setattr(ranks, "_run", BesideAnother(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         ranks.on_every_rank(lambda: 3)
+
+
+def test_the_accuracy_is_that_of_all_ranks_problems(monkeypatch):
+    """This rank has two, both right; the other one's is wrong."""
+    monkeypatch.setattr(ranks, "_run", BesideAnother([0.0]))
+    data = SimpleNamespace(
+        held_out=["a", "b", "c"], rollouts=lambda ids, *_: [SimpleNamespace(reward=1.0) for _ in ids]
+    )
+    trainer = SimpleNamespace(datamodule=data, global_rank=0, world_size=2)
+    found = HeldOutEvaluation(every=1, seed=1).accuracy(trainer, Sampling(1, 1.0, 4, ()))
+    assert found.mean == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("own", "other"), [(5.0, 3.0), (3.0, 5.0), (-1.0, 2.0)])

@@ -1,6 +1,7 @@
 """Each failure is brought about, is warned of once, and is named with a setting that exists."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -101,6 +102,15 @@ def test_a_failure_is_warned_of_once(kind, caplog):
     caplog.clear()
     Run(make(), rank=1)(*[make_report(**sign)] * 20)
     assert warnings(caplog) == []
+
+
+def test_one_healthy_group_does_not_hide_that_the_others_are_dominated(caplog):
+    weights = torch.tensor([[1e9, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1e9, 1]], dtype=torch.float64)
+    report = replace(make_report(weights), live=torch.tensor([True] * 3))
+    run = Run(BaselineBlowUp(bound=1.1, patience=1))
+    run(*[report] * 3)
+    assert len(warnings(caplog)) == 1
+    assert "effective sample size 1.00 of 4" in warnings(caplog)[0]
 
 
 @pytest.mark.parametrize("kind", FAILURES)

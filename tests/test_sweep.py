@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import warm
@@ -109,6 +111,79 @@ def test_a_finished_run_with_other_settings_is_no_result_of_this_sweep(compose):
     with pytest.raises(SettingError, match=r"^name: .*/seed1-rloo holds .*: steps=24 there, 3 here"):
         compose(*SWEEP, "steps=3")
     assert compose(*SWEEP, "paths.models=elsewhere", "policy.path=${paths.root}/models/pocket")[0].finished
+
+
+def test_settings_that_a_sweep_no_longer_has_make_another_run_of_it(compose):
+    finish(compose(*SWEEP)[0], 0.5, removed=1)
+    with pytest.raises(SettingError, match=r"holds a run with other settings: removed=1 there, None here"):
+        compose(*SWEEP)
+
+
+def test_only_what_has_written_its_last_file_is_finished(compose):
+    task = compose(*SWEEP)[0]
+    assert task.status == "not started"
+    task.folder.mkdir(parents=True)
+    (task.folder / "run.json").write_text("{}")
+    assert (task.finished, task.status) == (False, "unfinished")
+    write_finished(task.folder)
+    assert (task.finished, task.status) == (True, "finished")
+
+
+def test_a_run_without_curves_leaves_its_cells_empty(compose, tmp_path):
+    tasks = compose(*SWEEP)
+    for task in tasks:
+        finish(task, 0.5)
+    write_finished(tasks[1].folder, steps=24, metrics={})
+    text = write_table(tmp_path, tasks)
+    assert "| rloo | 2 | 50.0 [50.0, 50.0] | 25.0 [25.0, 25.0] |  |\n" in text
+    assert "| opo | 2 |  |  |  |\n" in text
+
+
+def test_finished_runs_are_not_run_again(compose, monkeypatch, capsys):
+    tasks, ran = compose(*SWEEP), []
+    for task in (tasks[0], tasks[2]):
+        finish(task, 0.5)
+    monkeypatch.setattr(sweep, "run", lambda task: ran.append(task) or 0)
+    assert sweep.run_all(tasks) == []
+    assert ran == [tasks[1], tasks[3]]
+    assert "task 1: seed=1 baseline=opo (2 of 4)" in capsys.readouterr().out
+
+
+def test_a_task_of_an_array_becomes_its_run_or_is_finished(compose, monkeypatch, capsys):
+    tasks, became = compose(*SWEEP), []
+    monkeypatch.setattr(os, "execve", lambda *given: became.append(given))
+    finish(tasks[2], 0.5)
+    for number in (2, 3):
+        task = sweep.pick(tasks, number)
+        assert task is tasks[number]
+        sweep.become(task, None)
+    ((program, arguments, environment),) = became
+    assert arguments[:2] == [program, str(ROOT / "src" / "train.py")]
+    assert {"seed=2", "baseline=opo", "ckpt_path=auto"} < set(arguments)  # one that was interrupted goes on
+    assert environment[RUN_FOLDER] == str(tasks[3].folder)
+    assert "task 2: seed=2 baseline=rloo is finished in" in capsys.readouterr().out
+
+
+STOPPED = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def test_a_job_that_is_told_to_end_tells_its_run(compose, monkeypatch, tmp_path):
+    ready = tmp_path / "ready"
+    monkeypatch.setattr(sweep, "command", lambda _: ([sys.executable, "-c", STOPPED, str(ready)], dict(os.environ)))
+
+    def tell():
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=tell, daemon=True).start()
+    assert sweep.run(compose(*SWEEP)[0]) == 7
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_failed_run_does_not_end_the_sweep_and_its_status_is_not_forgotten(tmp_path):

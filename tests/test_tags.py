@@ -22,6 +22,7 @@ from callbacks.scoring import ScoringFailures
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import LARGE, SNRMonitor
 from callbacks.throughput import Throughput
+from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.none import NoBaseline
@@ -156,6 +157,14 @@ def test_second_moments_of_other_baselines():
     found = logged(SecondMoments({"rloo": RLOOBaseline(), "none": NoBaseline()}), make_report())
     assert found == pytest.approx({"baseline/rloo": 1, "baseline/none": 5 / 78})
     assert logged(SecondMoments({"rloo": RLOOBaseline()}), make_report(square_norms=torch.full((3, 2), NAN))) == {}
+
+
+def test_baselines_that_learn_are_compared_as_they_were_after_a_resume():
+    watched, resumed = (SecondMoments({"adaptive": AdaptiveBaseline()}) for _ in range(2))
+    logged(watched, make_report())
+    resumed.load_state_dict(watched.state_dict())
+    assert watched.baselines["adaptive"].fit.any()
+    assert torch.equal(resumed.baselines["adaptive"].fit, watched.baselines["adaptive"].fit)
 
 
 def test_failures_of_scoring():
