@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from torch import nn
 
 from oblr.commands import launch
@@ -37,3 +39,13 @@ def test_processes_of_one_run_share_its_folder(monkeypatch):
 def test_faults_of_the_program_are_not_made_into_one_line():
     with pytest.raises(ZeroDivisionError), launch.one_line_errors():
         raise ZeroDivisionError
+    with pytest.raises(InstantiationException), launch.one_line_errors():
+        instantiate({"_target_": "operator.truediv", "_args_": [1, 0]})
+
+
+def test_what_a_constructor_is_not_given_is_the_users_to_mend(capfd):
+    with pytest.raises(SystemExit), launch.one_line_errors():
+        instantiate({"_target_": "operator.truediv", "_args_": [1]})
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "truediv expected 2 arguments" in line

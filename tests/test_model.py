@@ -1,6 +1,7 @@
 import pytest
 import torch
 from conftest import make_rollouts, tiny_model
+from safetensors.torch import load_file
 
 from oblr.errors import SettingError
 from oblr.packing import pack
@@ -50,3 +51,15 @@ def test_a_digest_tells_models_apart_wherever_they_lie(tmp_path):
         tiny_model(tied=True, seed=seed).save_pretrained(tmp_path / folder)
         digests.append(weights_digest(str(tmp_path / folder), load_config(str(tmp_path / folder))))
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_digest_is_of_all_files(tmp_path):
+    lm, digests = tiny_model(tied=False), []
+    for _ in range(2):
+        lm.save_pretrained(tmp_path, max_shard_size="20KB")
+        digests.append(weights_digest(str(tmp_path), load_config(str(tmp_path))))
+        lm.lm_head.weight.data += 1
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) > 2
+    assert "lm_head.weight" not in load_file(files[0])
+    assert digests[0] != digests[1]

@@ -106,6 +106,7 @@ def test_ranks_plan_the_same_passes_and_leave_no_live_group_out(seed):
         assert len(taken) == len(set(taken))
         assert {q for q in range(n_groups) if own_live[q]} <= set(taken)
         for groups, n_parts in result:
+            assert groups
             assert len(groups) == 1 or (n_parts == 1 and sum(sum(own_sizes[q]) for q in groups) <= budget)
             if ranks == 1:
                 parts = cut(own_sizes[groups[0]], n_parts)

@@ -167,6 +167,23 @@ def test_baselines_that_learn_are_compared_as_they_were_after_a_resume():
     assert torch.equal(resumed.baselines["adaptive"].fit, watched.baselines["adaptive"].fit)
 
 
+class Late(NoBaseline):
+    """Doubles its advantages with every step that it has learnt from."""
+
+    factor = 1
+
+    def __call__(self, groups):
+        return self.factor * super().__call__(groups)
+
+    def learn(self, groups, reduce=None):
+        self.factor *= 2
+
+
+def test_a_baseline_is_judged_before_it_learns():
+    callback = SecondMoments({"none": NoBaseline(), "late": Late()})
+    assert [logged(callback, make_report())["baseline/late"] for _ in range(3)] == pytest.approx([1, 4, 16])
+
+
 def test_failures_of_scoring():
     """Since the last step."""
     pool = SimpleNamespace(timeouts=3, errors=1)
