@@ -1,10 +1,12 @@
 """Every logged number, from a report made by hand, beside what it is worked out to by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import make_rollouts
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
 from callbacks import throughput
@@ -21,6 +23,7 @@ from callbacks.samples import sample_table
 from callbacks.scoring import ScoringFailures
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import LARGE, SNRMonitor
+from callbacks.summary import outcome
 from callbacks.throughput import Throughput
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -28,6 +31,7 @@ from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.metrics.accuracy import wilson
+from oblr.metrics.aggregate import Interval
 from oblr.policy.report import tags
 from oblr.run.timing import Stopwatch
 from oblr.schedules.snr import SNRSchedule
@@ -271,6 +275,32 @@ def test_held_out_accuracy():
     callback.evaluate(trainer)
     assert data.asked[-1][2] == seeds  # the same at every evaluation
     assert len(set(seeds)) == 2
+
+
+def test_the_best_is_the_sampled_accuracy(monkeypatch):
+    found = {0.0: Interval(0.9, 0.8, 1.0), 0.7: Interval(0.3, 0.2, 0.4)}
+    monkeypatch.setattr(HeldOutEvaluation, "accuracy", lambda self, _, sampling: found[sampling.temperature])
+    callback, trainer = HeldOutEvaluation(every=5), SimpleNamespace(datamodule=HeldOut(), logger=None)
+    for sampled, best in ((0.3, 0.3), (0.2, 0.3), (0.4, 0.4)):
+        found[0.7] = Interval(sampled, 0.1, 0.5)
+        callback.evaluate(trainer)
+        assert callback.best == best
+
+
+def test_the_outcome_of_a_run_is_where_its_curves_end_and_their_areas(tmp_path):
+    trainer = SimpleNamespace(logger=TensorBoardLogger(tmp_path, name="", version=""), is_global_zero=True)
+    for step, accuracy in ((0, 0.2), (10, 0.8), (20, 0.5)):
+        trainer.logger.log_metrics({"eval/sampled_accuracy": accuracy, "train/reward": 1.0}, step)
+    trainer.logger.experiment.flush()
+    assert outcome(trainer) == pytest.approx({"eval/sampled_accuracy": 0.5, "eval/sampled_area": 0.575})
+    assert outcome(SimpleNamespace(logger=None, is_global_zero=True)) == {}
+
+
+def test_a_response_stays_in_its_cell():
+    report = make_report()
+    report.batch.rollouts[0] = replace(report.batch.rollouts[0], text="so |x| =\n2")
+    (_, _, row, _) = sample_table(report, rows=8).splitlines()
+    assert "| so \\|x\\| =<br>2 | 1 |" in row
 
 
 @pytest.mark.parametrize("first", [0, 1])
