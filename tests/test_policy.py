@@ -22,6 +22,7 @@ from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
+from oblr.run.ranks import Ranks
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import RolloutBatch
@@ -153,6 +154,23 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
     tokens = torch.cat([entropy for entropy, alive in zip(entropies, live, strict=True) if alive])
     assert report.entropy == pytest.approx(tokens.mean().item(), rel=1e-5)
     assert all(p.grad is None for p in policy.parameters())  # rollouts have their room
+
+
+class Seeing(RLOOBaseline):
+    """Keeps the rewards of the whole step."""
+
+    def __call__(self, groups):
+        self.seen = groups.step_rewards
+        return super().__call__(groups)
+
+
+def test_baselines_see_the_rewards_of_all_ranks(tmp_path, monkeypatch):
+    """Those of another rank come after this one's; `test_ranks.py` has real ranks."""
+    batch, others, baseline = make_batch(tmp_path, tied=True), torch.full((2, GROUP_SIZE), 0.25), Seeing()
+    both = lambda _, rows: torch.cat([rows, others]) if rows.ndim == 2 else rows  # noqa: E731
+    monkeypatch.setattr(Ranks, "gather", both)
+    take_steps(tmp_path, batch, baseline=baseline)
+    assert torch.equal(baseline.seen, torch.cat([batch.rewards, others]))
 
 
 def test_groups_of_equal_reward_cost_no_pass(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Every logged number, from a report made by hand, beside what it is worked out to by hand."""
 
+import io
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from conftest import make_rollouts
 from lightning.pytorch.loggers import TensorBoardLogger
+from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
 from callbacks import throughput
@@ -23,7 +25,7 @@ from callbacks.samples import sample_table
 from callbacks.scoring import ScoringFailures
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import LARGE, SNRMonitor
-from callbacks.summary import outcome
+from callbacks.summary import outcome, summary_table
 from callbacks.throughput import Throughput
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -294,6 +296,16 @@ def test_the_outcome_of_a_run_is_where_its_curves_end_and_their_areas(tmp_path):
     trainer.logger.experiment.flush()
     assert outcome(trainer) == pytest.approx({"eval/sampled_accuracy": 0.5, "eval/sampled_area": 0.575})
     assert outcome(SimpleNamespace(logger=None, is_global_zero=True)) == {}
+
+
+def test_the_summary_has_first_and_last_values():
+    ends = {"accuracy": [0.25, 0.5], "low": [0.2, 0.4], "high": [0.3, 0.6]}
+    curves = {f"eval/sampled_{end}": ([0, 10], values) for end, values in ends.items()}
+    console = Console(width=100, file=io.StringIO())
+    console.print(summary_table(curves | {"train/lr": ([0, 1, 2], [0.01, 0.5, 0.003])}))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.file.getvalue().splitlines()]
+    assert ["held-out accuracy, sampled", "25.0%  [20.0%, 30.0%]", "50.0%  [40.0%, 60.0%]"] in rows
+    assert ["learning rate", "0.01", "0.003"] in rows
 
 
 def test_a_response_stays_in_its_cell():
