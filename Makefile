@@ -81,7 +81,7 @@ soak: $(STAMP)
 	$(PY) benchmarks/faults.py
 
 mutants: $(STAMP)
-	$(PY) tests/mutate.py $(ARGS)
+	PYTHONPATH=benchmarks $(PY) tests/mutate.py $(ARGS)
 
 contract: $(STAMP)
 	$(PY) benchmarks/contract.py $(ARGS)

@@ -1,10 +1,11 @@
 """Plant plausible mistakes in the code, one at a time, and see which of them the tests notice.
 
-    python tests/mutate.py [--room ROOM] [--sample N --seed 0] [--jobs 1]
+    PYTHONPATH=benchmarks python tests/mutate.py [--room ROOM] [--sample N --seed 0] [--jobs 1]
 
 `mutants.yaml` has the mistakes, each with the tests that could notice it. They are planted in a copy of the checkout,
-in which these tests must pass without them. ``benchmarks/results/mutants.jsonl`` keeps what was found: a second call
-goes on where the first was stopped, and tries again what has changed since: the file, the mistake, or its tests.
+in which these tests must pass without them. ``benchmarks/results/mutants.jsonl`` keeps what was found here: a second
+call goes on where the first was stopped, and tries again what has changed since: the file, the mistake, or its tests.
+When all have been tried, ``benchmarks/results/mutants.json`` tells how many were noticed, by room.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
+import report
 import warm
 from mutants import TABLE, Mutant, TableError, load
 
@@ -136,6 +138,14 @@ def summary(mutants: Sequence[Mutant], killed: dict[Mutant, bool]) -> Iterator[s
         yield f"\nnot tried: {mutant.room}, {mutant.file}: {mutant.why}: {mutant.equivalent}"
 
 
+def figures(killed: dict[Mutant, bool]) -> Iterator[report.Figure]:
+    """The shares by room, and of all, which has a target."""
+    for room in dict.fromkeys(mutant.room for mutant in killed):
+        own = [noticed for mutant, noticed in killed.items() if mutant.room == room]
+        yield report.Figure(f"{room}: killed", sum(own), f"of {len(own)} mutants")
+    yield report.at_least("share of the mutants that is killed", sum(killed.values()) / len(killed), "", ENOUGH)
+
+
 def main(root: Path, arguments: Sequence[str]) -> int:
     """Returns 1 where too few mistakes are noticed, and 2 where the table cannot be used."""
     parser = argparse.ArgumentParser(description="Plant mistakes, and see which of them the tests notice.")
@@ -169,6 +179,8 @@ def main(root: Path, arguments: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     killed = {mutant: known[key] for mutant, key in keys.items()}
     print(*summary(mutants, killed), sep="\n")
+    if asked.room is asked.sample is None and root == report.ROOT:
+        report.write("mutants", list(figures(killed)))
     return int(sum(killed.values()) < ENOUGH * len(killed))
 
 

@@ -8,7 +8,7 @@ import mutate
 import pytest
 import yaml
 from conftest import ROOT
-from mutants import TABLE, TableError, load
+from mutants import TABLE, Mutant, TableError, load
 
 MUTANTS = load(ROOT)
 #: Declarations, and what only a GPU does.
@@ -120,6 +120,17 @@ def test_one_is_killed_and_one_survives(project, capsys):
     assert "\n-     sign = '€'\n-     return sign\n+     return '$'\n" in shown
     assert shown.endswith("not tried: signs, src/shop.py: one less: nobody asks for it\n")
     assert (project / "src" / "shop.py").read_text() == SHOP
+
+
+def test_figures_are_by_room_and_of_all():
+    rooms = [("a", True), ("b", True), ("a", False), ("a", True)]
+    mutants = {Mutant(room, "f", str(n), "", ("t",), ""): killed for n, (room, killed) in enumerate(rooms)}
+    found = [(figure.name, figure.value, figure.unit, figure.holds) for figure in mutate.figures(mutants)]
+    assert found == [
+        ("a: killed", 2, "of 3 mutants", None),
+        ("b: killed", 1, "of 1 mutants", None),
+        ("share of the mutants that is killed", 0.75, "", False),
+    ]
 
 
 def test_what_has_been_tried_is_tried_again_only_when_something_has_changed(project):
