@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _PR_SET_CHILD_SUBREAPER = 36
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 #: What Popen has made of stdin, stdout and stderr.
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _START = inspect.signature(subprocess.Popen._execute_child)
@@ -89,7 +90,8 @@ def tend(asked: socket.socket, parent: int, become: Callable[[Request], NoReturn
             if own_session:
                 os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in (signal.SIGTERM, *FAULTS):  # some library of those that are imported takes the latter
+                signal.signal(number, signal.SIG_DFL)
             asked.send(str(os.getpid()).encode())
             asked.close()
             away = [fcntl.fcntl(own, fcntl.F_DUPFD, 1000) for own in given]  # from where they are to go

@@ -1,5 +1,6 @@
 """A process that has its imports already does what a new one does."""
 
+import signal
 import subprocess
 import sys
 
@@ -45,6 +46,12 @@ def test_a_program_that_fails(tmp_path):
     assert new.returncode == warmed.returncode == 1
     assert warmed.stderr.splitlines()[-3:] == new.stderr.splitlines()[-3:]
     assert new.stderr.endswith("KeyError: 'mine'\n")
+
+
+def test_a_program_that_dies_of_a_fault(tmp_path):
+    (tmp_path / "program.py").write_text("import ctypes\nctypes.string_at(0)\n")
+    new, warmed = both(["program.py"], tmp_path, {})
+    assert new.returncode == warmed.returncode == -signal.SIGSEGV
 
 
 def test_a_program_that_does_not_end(tmp_path):
