@@ -21,6 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 CONTRACT = (ROOT / "benchmarks" / "contract.yaml").read_text()
 #: Imported, as module.name → why.
 IMPORTS = {
+    "torch._guards.active_fake_mode": "a plan leaves alone what DTensor tries out",
     "torch._subclasses.fake_tensor.FakeTensor": "a plan runs the step without numbers",
     "torch._subclasses.fake_tensor.FakeTensorMode": "a plan runs the step without numbers",
     "torch.autograd.graph._engine_run_backward": "a plan knows where a backward pass is under way",
