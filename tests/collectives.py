@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from oblr.rollout.vllm import VLLMEngine
+from oblr.run.ranks import Ranks
 
 ONE_SIDED = "one_sided"
 dist.Backend.register_backend(
@@ -90,6 +91,20 @@ class OneSidedVLLM(VLLMEngine):
 
         current_platform.dist_backend = ONE_SIDED
         super().start()
+
+
+class BesideAnother(Ranks):
+    """This rank and one that says what it is told to; `test_ranks.py` has real ones."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def objects(self, own):
+        return [own, self.other]
+
+    def reduce(self, tensor, operation="sum"):
+        return {"max": torch.maximum}[operation](tensor, torch.tensor(self.other, dtype=tensor.dtype))
 
 
 @contextmanager

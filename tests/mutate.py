@@ -57,16 +57,8 @@ def run(folder: Path, tests: Sequence[str], timeout: float | None = None) -> tup
     path = filter(None, [str(folder / "src"), str(folder), os.environ.get("PYTHONPATH")])
     # A file that changes twice within a second must not be taken for what was compiled in between.
     own = {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", MARK: str(folder)}
-    command = [
-        str(Path(__file__).with_name("pytest_alone.py")),
-        "-x",
-        "-rfE",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        "0",
-        *tests,
-    ]
+    pytest = str(Path(__file__).with_name("pytest_alone.py"))
+    command = [pytest, *("-x", "-rfE", "-p", "no:cacheprovider", "-n", "0"), *tests]
     start = time.monotonic()
     try:
         ended = warm.run(command, folder, os.environ | own, timeout)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from collectives import ONE_SIDED, recorded, two_ranks_on_paper
+from collectives import ONE_SIDED, BesideAnother, recorded, two_ranks_on_paper
 from conftest import ROOT
 from lightning import LightningModule
 from lightning.pytorch.plugins.environments import LightningEnvironment
@@ -63,20 +63,6 @@ def test_a_run_survives_the_group_that_vllm_leaves(train, monkeypatch):
     for settings in (("steps=1",), ("steps=2", "ckpt_path=last")):
         result = train(*run, *settings)
         assert result.returncode == 0, result.stderr
-
-
-class BesideAnother(Ranks):
-    """This rank and one that says what it is told to; `test_ranks.py` has real ones."""
-
-    def __init__(self, other):
-        super().__init__()
-        self.other = other
-
-    def objects(self, own):
-        return [own, self.other]
-
-    def reduce(self, tensor, operation="sum"):
-        return {"max": torch.maximum}[operation](tensor, torch.tensor(self.other, dtype=tensor.dtype))
 
 
 def test_what_fails_on_one_rank_fails_on_all(monkeypatch):

@@ -38,16 +38,24 @@ GROUPS = ("baseline", "loss", "kl", "schedule", "gradnorm")
 
 
 def rows():
-    """As many as the largest group has choices; each goes round its own, so that neighbours differ in all of them."""
-    all_choices = {group: choices(group) for group in GROUPS}
-    for row in range(max(map(len, all_choices.values()))):
-        yield [f"{group}={names[row % len(names)]}" for group, names in all_choices.items()]
+    """As many as the largest group has choices. Each group goes round its own and begins elsewhere every time, so that
+    its choices meet others'; each loss makes one update of a batch, and then two."""
+    found = {group: choices(group) for group in GROUPS}
+    for row in range(max(map(len, found.values()))):
+        rounds = {group: row // len(names) for group, names in found.items()}
+        starts = {group: place * rounds[group] for place, group in enumerate(GROUPS)}
+        yield [
+            *(f"{group}={names[(row + starts[group]) % len(names)]}" for group, names in found.items()),
+            f"policy.updates_per_batch={1 + rounds['loss']}",
+        ]
 
 
-@pytest.mark.parametrize("overrides", list(rows()), ids=" ".join)
+WEIGHTED = ["baseline=shrinkage", "baseline.weighted=true", "loss=ppo_clip", "kl=k3"]
+
+
+@pytest.mark.parametrize("overrides", [*rows(), WEIGHTED], ids=" ".join)
 def test_every_choice_runs(overrides, tmp_path):
-    updates = f"policy.updates_per_batch={1 + len(overrides[0]) % 2}"
-    result = run_script("train.py", *SMALL, *overrides, updates, f"paths.output_dir={tmp_path}")
+    result = run_script("train.py", *SMALL, *overrides, f"paths.output_dir={tmp_path}")
     assert result.returncode == 0, result.stderr
     check(tmp_path)
 

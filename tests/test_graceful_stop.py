@@ -5,7 +5,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from test_collectives import BesideAnother
+from collectives import BesideAnother
 
 from callbacks.graceful_stop import SIGNALS, GracefulStop
 from oblr.run import ranks

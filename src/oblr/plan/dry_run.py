@@ -200,7 +200,7 @@ class DryRun(TorchDispatchMode):
         out = func(*args, **kwargs) if inputs else self.made(func, args, kwargs, there)
         if fake and func._schema.is_mutable and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
             out = args[0]  # small and real, and stays so: its numbers no longer mean anything
-        elif type(out) is Tensor and not out.is_meta and self.without_numbers(out, there):
+        elif type(out) is Tensor and not out.is_meta and _without_numbers(out, there):
             out = self.fake.from_tensor(out)
         for tensor in tensors(out):
             if not tensor.is_meta and getattr(tensor, "fake_mode", self.fake) is self.fake:
@@ -214,12 +214,9 @@ class DryRun(TorchDispatchMode):
         if active_fake_mode() is None:  # else DTensor tries shapes out
             with self.fake:
                 out = func(*args, **kwargs)
-            if isinstance(out, Tensor) and self.without_numbers(out, there):
+            if isinstance(out, Tensor) and _without_numbers(out, there):
                 return out
         return func(*args, **kwargs)
-
-    def without_numbers(self, tensor: Tensor, there: bool | None) -> bool:
-        return tensor.is_floating_point() and (bool(there) or tensor.numel() > SMALL)
 
     def move(self, func: Any, args: Any) -> None:
         name, larger = _COLLECTIVES[func]
@@ -260,6 +257,10 @@ class DryRun(TorchDispatchMode):
         self.total += size
         if self.total > self.highest:
             self.peaks[self.name, self.visits[self.name]], self.highest = self.live.copy(), self.total
+
+
+def _without_numbers(tensor: Tensor, there: bool | None) -> bool:
+    return tensor.is_floating_point() and (bool(there) or tensor.numel() > SMALL)
 
 
 @contextmanager
