@@ -72,11 +72,11 @@ smollm2: $(STAMP)
 bench: smollm2
 	for name in bounds estimators gradnorm scaling tiers ratios second_update step ranks plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
-	$(PY) benchmarks/measured.py
 ifdef BENCHMARKS_DIR
 	for name in rewards eval smollm2_training; do \
 	  $(PY) benchmarks/$$name.py --benchmarks-dir $(BENCHMARKS_DIR) || exit 1; done
 endif
+	$(PY) benchmarks/measured.py
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
