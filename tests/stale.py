@@ -1,4 +1,4 @@
-"""Engines that do not take new weights as they should, for tests of what notices."""
+"""Engines that do not take new weights as they should, and one that looks about, for tests of what notices."""
 
 import os
 import time
@@ -74,3 +74,12 @@ class DyingHF(HFEngine):
         if self.weight_version > 1:
             raise EngineDiedError("it died")
         return super().generate(prompts, sampling, seeds)
+
+
+class NoticingVLLM(VLLMEngine):
+    """Ends where the memory that its ranks share has a name that another run's could have."""
+
+    def start(self):
+        super().start()
+        names = [name for name in os.listdir("/dev/shm") if name.endswith("-[0-1]-cpushm_0")]
+        assert any(name.startswith(os.environ["MASTER_PORT"]) for name in names), names

@@ -30,7 +30,7 @@ ALLOWED = {
 }
 #: package → the only places that may import it
 ONLY_IN = {
-    "vllm": {"rollout/vllm.py", "rollout/layers.py", "rollout/transfer.py", "rollout/nccl.py"},
+    "vllm": {f"rollout/{name}.py" for name in ("vllm", "cpu_worker", "layers", "transfer", "nccl")},
     "hydra": {"commands"},
     "omegaconf": {"commands"},
     "pydantic": {"commands"},

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import POCKET
+from conftest import POCKET, ROOT
 
 from callbacks.summary import read_curves
 from oblr.data.procedural import ReasoningGymProblems
@@ -222,10 +222,12 @@ def test_asleep_between_rollouts_on_a_gpu(monkeypatch):
     assert engine.weight_version == 2
 
 
-@pytest.mark.parametrize(("trainer", "shared_by"), [("ddp", 1), ("fsdp", 2)])
-def test_an_engine_a_rank_and_an_engine_for_two(train, tmp_path, trainer, shared_by):
+@pytest.mark.parametrize(("trainer", "shared_by", "engine"), [("ddp", 1, "VLLMEngine"), ("fsdp", 2, "NoticingVLLM")])
+def test_an_engine_a_rank_and_an_engine_for_two(train, tmp_path, monkeypatch, trainer, shared_by, engine):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     result = train(
-        *("rollout.engine=vllm", f"rollout.engines.vllm.tensor_parallel_size={shared_by}"),
+        *("rollout.engine=vllm", f"rollout.engines.vllm._target_=stale.{engine}"),
+        f"rollout.engines.vllm.tensor_parallel_size={shared_by}",
         *(f"trainer={trainer}", "trainer.accelerator=cpu", "trainer.devices=2"),
         *("steps=2", "data.held_out.size=3"),  # shares of different sizes
     )

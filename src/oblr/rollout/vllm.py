@@ -105,7 +105,7 @@ class VLLMEngine:
     def _of_the_device(self) -> dict[str, Any]:
         """Settings that only a GPU takes, and that only a machine without one does."""
         if not self.gpu:
-            return {"enforce_eager": True}
+            return {"enforce_eager": True, "worker_cls": "oblr.rollout.cpu_worker.RunsOwnWorker"}
         return {
             "enforce_eager": self.enforce_eager,
             "gpu_memory_utilization": self.gpu_memory_utilization,
