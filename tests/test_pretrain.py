@@ -2,7 +2,8 @@
 
 from conftest import POCKET, run_script
 
-from oblr.policy.model import load_model
+from oblr.policy.model import load_model, load_tokenizer
+from oblr.policy.pretraining import CorpusDataset
 
 
 def test_the_pocket_base_is_rebuilt_with_the_shipped_tokenizer_and_shape(tmp_path):
@@ -14,3 +15,16 @@ def test_the_pocket_base_is_rebuilt_with_the_shipped_tokenizer_and_shape(tmp_pat
     shapes = [{name: p.shape for name, p in load_model(str(f), "float32").named_parameters()} for f in (folder, POCKET)]
     assert shapes[0] == shapes[1]
     assert sum(size.numel() for size in shapes[0].values()) < 3_000_000
+
+
+def test_only_responses_are_learnt_and_their_end_where_they_have_one():
+    tokenizer = load_tokenizer(str(POCKET))
+    examples = [("1 + 2 =\n", "Answer: 3", True), ("7 - 4 + 1 =\n", "7 - 4", False)]
+    (batch,) = CorpusDataset(iter(examples), tokenizer, batch_size=2, max_tokens=80)
+    for (prompt, response, ends), ids, labels in zip(examples, batch["input_ids"], batch["labels"], strict=True):
+        learnt = labels != -100
+        assert tokenizer.decode(ids[~learnt]).startswith(prompt)
+        assert tokenizer.decode(labels[learnt]) == response + tokenizer.eos_token * ends
+        assert (ids[learnt] == labels[learnt]).all()
+    (cut,) = CorpusDataset(iter(examples), tokenizer, batch_size=2, max_tokens=6)
+    assert cut["input_ids"].shape == cut["labels"].shape == (2, 6)

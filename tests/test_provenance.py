@@ -1,10 +1,32 @@
 """What a run was can be told from what it has written."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from oblr.run.provenance import write_whole
+from oblr.run.provenance import REVISION, revision, write_whole
+
+GIT = ("git", "-c", "user.name=somebody", "-c", "user.email=somebody", "-c", "commit.gpgsign=false")
+
+
+def test_the_revision_tells_of_changes_in_the_code_but_not_in_results(tmp_path):
+    root = tmp_path / "checkout"
+    results = root / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    assert revision(root) == "unknown"
+    (root / "code.py").write_text("before")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*GIT, *command], cwd=root, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
+    assert len(head) == 40
+    assert revision(root) == head
+    (results / "new.json").write_text("{}")
+    assert revision(root) == head
+    (root / "code.py").write_text("after")
+    assert revision(root) == f"{head}+changes"
+    (root / REVISION).write_text("of what it is a copy\n")
+    assert revision(root) == "of what it is a copy"
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
