@@ -3,7 +3,6 @@ import re
 import pytest
 
 from oblr.data.mixture import Mixture
-from oblr.data.pocket_corpus import MIXTURE, pocket_corpus
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.data.prompts import PromptFormat
 from oblr.data.shuffled import Shuffled
@@ -84,19 +83,3 @@ def test_weights_go_by_name():
 def test_bad_weights(weights):
     with pytest.raises(SettingError, match=r"^data\.weights: "):
         Mixture(mixture().sources, weights, seed=0)
-
-
-def test_the_pocket_corpus_mixes_behaviours_and_leaves_out_held_out_problems():
-    problems = chain_sums(3000)
-    held_out = [problems[i] for i in range(50)]
-    rows = list(pocket_corpus(problems, held_out, seed=0))
-    prompts = {p.prompt for p in held_out}
-    assert rows
-    assert not any(prompt in prompts for prompt, _, _ in rows)
-    answers = {p.prompt: p.answer for p in problems}
-    right = [r.endswith(f"Answer: {answers[p]}") and ends for p, r, ends in rows]
-    assert sum(right) / len(rows) == pytest.approx(MIXTURE[0][1], abs=0.03)
-    assert sum(not ends for _, _, ends in rows) / len(rows) == pytest.approx(0.10, abs=0.03)
-    assert sum("Answer:" not in r for _, r, _ in rows) / len(rows) == pytest.approx(0.18, abs=0.03)
-    lengths = sorted(len(r) for _, r, _ in rows)
-    assert lengths[-1] > 4 * lengths[0]

@@ -10,6 +10,7 @@ from oblr.rewards.multiple_choice import MultipleChoiceReward
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rewards.summary import SummaryReward
 from oblr.rewards.weighted_sum import WeightedSum
+from oblr.rewards.working import WorkingReward
 
 ENDED, CUT = Completion([1], [0.0], True), Completion([1], [0.0], False)
 PROBLEM = Problem("p", "?", "1,234")
@@ -38,6 +39,26 @@ def test_reasoning_gyms_scorer_pays_no_partial_marks():
     assert reward(problem, f"Answer: {problem.answer}.0", ENDED) == 1.0  # its own tolerance
     assert reward(problem, f"Answer: 1 2 3 {problem.answer} 4", ENDED) == 0.0
     assert reward(problem, "Answer: ", ENDED) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "completion", "expected"),
+    [
+        ("6 - 4 = 2\n2 + 9 = 11\n11 - 12 = -1\nAnswer: -1", ENDED, 4),
+        ("6 - 4 = 2\n2 + 9 = 11\n11 - 12 = -1\nSo it is -1.", ENDED, 3),
+        ("6 - 4 = 2\n2 + 9 = 11\n11 - 12 = -1\nAnswer: -1", CUT, 3),
+        ("6 - 4 = 2\n2 + 9 = 12\n12 - 12 = 0\nAnswer: 0", ENDED, 1),
+        ("6 - 4 = 2\n2 + 9 = 12\n11 - 12 = -1\nAnswer: -1", ENDED, 2),  # right again: not one that follows
+        ("2 + 9 = 11\n6 - 4 = 2", ENDED, 0),
+        ("6 - 4 = 2\n6 - 4 = 2\n6 - 4 = 2", ENDED, 1),
+        ("6 - 4 = 2" * 3, ENDED, 0),
+        ("Answer: -1", ENDED, 1),
+        ("", ENDED, 0),
+    ],
+)
+def test_every_right_step_of_a_working_is_paid(text, completion, expected):
+    problem = Problem("p", "?", "-1", {"metadata": {"expression": "6 - 4 + 9 - 12"}})
+    assert WorkingReward(AnswerFormat())(problem, text, completion) == expected / 4
 
 
 #: problem's answer | response | reward

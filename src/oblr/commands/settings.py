@@ -153,6 +153,8 @@ SETTINGS: dict[str, Any] = {
     # pretraining
     "pretraining.lr": Positive,
     "pretraining.*.tie_word_embeddings": bool,
+    "pretraining.corpus.mixture.*": Share,
+    "pretraining.corpus.longest_pause": Natural,
     "pretraining.architecture.*": Count,
     "pretraining.*": Count,
 }
