@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oblr.run.provenance import REVISION, revision, write_whole
+from oblr.run.provenance import FINISHED, REVISION, revision, write_finished, write_record, write_whole
 
 GIT = ("git", "-c", "user.name=somebody", "-c", "user.email=somebody", "-c", "commit.gpgsign=false")
 
@@ -42,3 +42,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write_whole(path, "what is new")
     assert path.read_text() == "what was there"
+
+
+def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
+    write_record(tmp_path, tmp_path, "seed: 1\n", seed=1)
+    write_finished(tmp_path, steps=3)
+    assert (tmp_path / FINISHED).exists()
+    write_record(tmp_path, tmp_path, "seed: 1\n", seed=1)
+    assert not (tmp_path / FINISHED).exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "config-2.yaml", "run.json", "run-2.json"}

@@ -106,9 +106,10 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     assert (logprobs - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer):
-    overrides = (f"optimizer={optimizer}", "schedule.eta0=1e-3", "callbacks.checkpoints.every=1")
+@pytest.mark.parametrize(("optimizer", "baseline"), [("sgd", "gradient_weighted"), ("adamw", "value")])
+def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, baseline):
+    choices = (f"optimizer={optimizer}", f"baseline={baseline}")
+    overrides = (*choices, "schedule.eta0=1e-3", "callbacks.checkpoints.every=1")
     assert train("steps=4", *overrides, folder="whole").returncode == 0
     assert train("steps=2", *overrides, folder="parts").returncode == 0
     second = weights(tmp_path / "parts")
@@ -116,7 +117,9 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer):
     assert resumed.returncode == 0, resumed.stderr
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert not same(second, weights(tmp_path / "parts"))
-    assert (tmp_path / "parts" / "run-2.json").exists()
+    once, twice = ({path.name for path in (tmp_path / name).iterdir()} for name in ("whole", "parts"))
+    assert once == {"config.yaml", "run.json", "finished.json", "train.log", "policy", "checkpoints", "tensorboard"}
+    assert twice == once | {"config-2.yaml", "run-2.json"}
     whole, parts = (read_curves(tmp_path / name / "tensorboard") for name in ("whole", "parts"))
     for tag in ("train/lr", "train/reward", "snr/ema", "gradnorm/mean"):
         assert whole[tag] == parts[tag], tag
