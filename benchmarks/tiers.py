@@ -16,7 +16,7 @@ SmolLM2 needs, ``smollm2.py`` says.
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
 from oblr.policy.model import TokenScorer, load_model, load_tokenizer
 from oblr.rewards.answer import AnswerFormat
-from oblr.rewards.base import score
+from oblr.rewards.base import Reward, score
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.hf import HFEngine
 from oblr.run.randomness import derived_seed
@@ -53,10 +53,11 @@ class Policy:
     """A model and what to sample from it; the ``responses`` to a problem form groups of :data:`GROUP_SIZE`."""
 
     name: str
-    path: Path
+    path: Path | str
     problems: list[Problem]
     responses: int
     max_new_tokens: int
+    reward: Reward = field(default_factory=lambda: ReasoningGymReward(AnswerFormat()))
 
 
 def pocket(prompts: int) -> Policy:
@@ -80,7 +81,7 @@ def smollm2_135m(prompts: int) -> Policy:
 
 def sample(policy: Policy) -> RolloutBatch:
     """Scored responses at temperature 1, problem by problem."""
-    tokenizer, reward = load_tokenizer(str(policy.path)), ReasoningGymReward(AnswerFormat())
+    tokenizer = load_tokenizer(str(policy.path))
     engine = HFEngine(str(policy.path), "float32", batch_size=128)
     engine.start()
     engine.weight_version = 0  # its folder's weights are the policy's
@@ -91,7 +92,7 @@ def sample(policy: Policy) -> RolloutBatch:
     for problem, prompt, group in zip(policy.problems, prompts, engine.generate(prompts, sampling, seeds), strict=True):
         for completion in group:
             text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-            rollouts.append(Rollout(problem, prompt, completion, text, score(reward, problem, text, completion)))
+            rollouts.append(Rollout(problem, prompt, completion, text, score(policy.reward, problem, text, completion)))
     return RolloutBatch(rollouts, policy.responses, 0)
 
 

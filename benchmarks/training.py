@@ -112,29 +112,33 @@ class KeptEngine:
         pass
 
 
-def composed(overrides: Sequence[str]) -> DictConfig:
-    """The configuration of ``python src/train.py`` with these overrides."""
+#: Small policies, each with an experiment of its own; `tasks.py` measures what they differ in.
+TASKS = ("pocket", "pocket_rare", "pocket_long", "pocket_graded")
+
+
+def composed(overrides: Sequence[str], experiment: str = "pocket") -> DictConfig:
+    """The configuration of ``python src/train.py experiment=…`` with these overrides."""
     register_resolvers()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", overrides=["experiment=pocket", *overrides])
+        return compose("train", overrides=[f"experiment={experiment}", *overrides])
 
 
 @cache
-def engine() -> KeptEngine:
-    """The one engine of this process."""
-    cfg = composed(["paths.output_dir=unused"])
+def engine(experiment: str) -> KeptEngine:
+    """This process's engine of a task."""
+    cfg = composed(["paths.output_dir=unused"], experiment)
     return KeptEngine(hydra.utils.instantiate(cfg.rollout.engines[cfg.rollout.engine])())
 
 
-def train(overrides: Sequence[str], every: int = 10, samples: int = 2) -> Record:
+def train(overrides: Sequence[str], every: int = 10, samples: int = 2, experiment: str = "pocket") -> Record:
     """One run, evaluated every so many steps and at its end; norms are known at least then."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cfg = composed([*overrides, f"paths.output_dir={folder}"])
+        cfg = composed([*overrides, f"paths.output_dir={folder}"], experiment)
         with quiet_terminal(folder / "log"):
             policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
             data = hydra.utils.instantiate(cfg.rollout, tokenizer=load_tokenizer(cfg.policy.path), _convert_="all")
-            data.engine, data.weights, data.clock = engine(), policy.weights, policy.clock
+            data.engine, data.weights, data.clock = engine(experiment), policy.weights, policy.clock
             data.greedy = policy.baseline.needs_greedy
             L.seed_everything(cfg.seed)
             recorder = Recorder(every, samples)

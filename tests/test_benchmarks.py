@@ -14,6 +14,7 @@ NAMES = [
     "eval",
     "gpu",
     "gradnorm",
+    "horizon",
     "plan",
     "ranks",
     "ratios",
@@ -24,6 +25,7 @@ NAMES = [
     "second_update",
     "step",
     "step_time",
+    "tasks",
     "tiers",
 ]
 NAMES.append("contract")  # make contract, which make bench does not run

@@ -30,8 +30,8 @@ SUPPLIED = {"oblr.rollout.datamodule.RolloutDataModule": {"tokenizer"}}
 
 def composed(*overrides: str) -> DictConfig:
     register_resolvers()
-    scripts = {"experiment=pocket_base": "pretrain", "benchmarks=": "eval"}
-    script = next((scripts[start] for start in scripts for o in overrides if o.startswith(start)), "train")
+    pretrains = any(o.startswith("experiment=") and o.endswith("_base") for o in overrides)
+    script = "pretrain" if pretrains else "eval" if overrides[0].startswith("benchmarks=") else "train"
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose(script, overrides=list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)  # experiments that sweep name their folders after the choices
