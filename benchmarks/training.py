@@ -113,7 +113,7 @@ class KeptEngine:
 
 
 #: Small policies, each with an experiment of its own; `tasks.py` measures what they differ in.
-TASKS = ("pocket", "pocket_rare", "pocket_long", "pocket_graded")
+TASKS = ("pocket", "pocket_graded")
 
 
 def composed(overrides: Sequence[str], experiment: str = "pocket") -> DictConfig:
