@@ -149,3 +149,9 @@ def test_the_table_of_what_helps_is_the_measured_one():
 def test_the_step_beside_trl_is_the_measured_one():
     ratio = results("step")["TRL's step over ours with vLLM"]["value"]
     assert f"TRL's takes {ratio:.2f} times as long as ours with vLLM" in README
+
+
+def test_what_a_horizon_asks_of_rates_is_as_computed():
+    shares = [figure["value"] for name, figure in results("horizon").items() if name.endswith(": constant")]
+    assert len(shares) == 12
+    assert f"the best constant one makes at least {min(shares):.1f} % of the best\nschedule's progress" in README
