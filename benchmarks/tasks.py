@@ -21,6 +21,7 @@ from hydra.utils import instantiate
 from report import Estimate, Figure, write
 from tiers import GROUP_SIZE, Policy, measure, sample
 from torch import Tensor
+from torchmetrics.functional import pearson_corrcoef
 from training import TASKS, composed
 
 from oblr.baselines.base import live_groups
@@ -39,12 +40,6 @@ def policy_of(task: str, prompts: int) -> Policy:
         *(task, cfg.policy.path, [problems[i] for i in range(prompts)], RESPONSES, cfg.rollout.max_new_tokens),
         instantiate(cfg.reward),
     )
-
-
-def correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Of each row of two tensors [P, K] with itself; NaN where a row of either is constant."""
-    x, y = (z - z.mean(1, keepdim=True) for z in (x.double(), y.double()))
-    return (x * y).sum(1) / (x.square().sum(1) * y.square().sum(1)).sqrt()
 
 
 def group_gradients(batch: RolloutBatch, norms: Tensor, scorer: TokenScorer) -> Tensor:
@@ -92,8 +87,8 @@ def figures_of(task: str, prompts: int) -> Iterator[Figure]:
         "live groups": (100 * live_groups(groups).double().view(prompts, -1).mean(1), "%"),
         "response tokens": (lengths.mean(1), ""),
         "spread of n_i": (norms.std(1, correction=0) / norms.mean(1), "× mean"),
-        "correlation of n_i with reward": (correlation(norms, batch.rewards), ""),
-        "correlation of n_i with length": (correlation(norms, batch.lengths), ""),
+        "correlation of n_i with reward": (pearson_corrcoef(norms.T, batch.rewards.double().T), ""),
+        "correlation of n_i with length": (pearson_corrcoef(norms.T, lengths.T), ""),
     }
     draws = torch.randint(prompts, (DRAWS, prompts), generator=torch.Generator().manual_seed(0))
     for name, (values, unit) in by_prompt.items():

@@ -26,7 +26,7 @@ class Horizon:
     """All that steps of N groups of G responses can do to the laboratory's policy, from M policies θ [M, D] at once."""
 
     def __init__(self, lab: Laboratory, n_groups: int = 2, group_size: int = 2):
-        self.lab, self.n_groups = lab, n_groups
+        self.lab = lab
         prompts, responses = lab.rewards.shape
         chosen, orders = multisets(responses, group_size)
         self.prompts = torch.arange(prompts).repeat_interleave(len(chosen))[:, None]
@@ -124,6 +124,12 @@ def best_rates(horizon: Horizon, steps: int, start: float) -> list[float]:
 
 
 def tuned(horizon: Horizon, rule: Callable[[float], Rule], steps: int) -> tuple[float, float]:
-    """The best of a family of rules, by its parameter: that, and where it leads."""
+    """The best of a family of rules, by its parameter: that, and where it leads.
+
+    Raises:
+        ValueError: it lies at an end of what is searched, 1/256 to 256.
+    """
     found = minimize_scalar(lambda log: -horizon.run(rule(2.0**log), steps), bounds=(-8, 8), method="bounded")
+    if abs(found.x) > 7.95:
+        raise ValueError(f"the best parameter is not inside 1/256 to 256: {2.0**found.x:.3g}")
     return float(2.0**found.x), float(-found.fun)
