@@ -94,6 +94,8 @@ SETTINGS: dict[str, Any] = {
     "kl.coefficient": NonNegative,
     "schedule.estimator": Literal["plug_in", "debiased", "ema"],
     "schedule.decay": Decay,
+    "schedule.level_steps": Count,
+    "schedule.power": PositiveShare,
     "schedule.floor": Share,
     "schedule.warm_up": Natural,
     "schedule.steps": Count,

@@ -1,0 +1,55 @@
+"""A learning rate that the gradient's noise governs: Theorem 4 of arXiv 2511.23310 with its signal held."""
+
+from typing import Any
+
+from oblr.errors import SettingError
+from oblr.schedules.base import Schedule
+from oblr.types import Moments
+
+
+class NoiseSchedule(Schedule):
+    """``η_t = η₀ · min(1, E₀/‖ĝ_t‖²)^p``, where ``E₀`` is the mean ``‖ĝ‖²`` of the first steps.
+
+    Theorem 4's rate ``‖∇J‖²/(L·E‖ĝ‖²)`` is best for one step. It falls for two reasons. Where the noise grows, a step
+    goes further astray and has to be shorter. Where the signal ``‖∇J‖²`` sinks, one step has little to gain; but many
+    such steps add up their signal while their noise partly cancels, and rates that give up lose the long run
+    (short-horizon bias, arXiv 1803.02021). So this rate keeps the first reason alone: it is the theorem's over what
+    that was at the start, with the signal held.
+
+    The noise is that of the very step. Along a given ``ĝ`` the best rate is ``⟨∇J, ĝ⟩/(L‖ĝ‖²)``; noise makes ``ĝ``
+    longer and adds nothing to the product, which stays near ``‖∇J‖²``. ``‖ĝ‖²`` is known exactly, needs no difference
+    of two large numbers as the SNR does, and no second group: N = 1 will do. Long gradients count for less than others,
+    as with clipping: their mean is no longer quite that of ``∇J``. ``p = 1/2`` is clipping at the start's norm.
+
+    Args:
+        eta0: ``η₀``, the rate of the start.
+        level_steps: live steps that say what ``E₀`` is; they are taken with ``η₀``.
+        power: p, in (0, 1].
+
+    Raises:
+        SettingError: no step for the level, a power outside (0, 1].
+    """
+
+    def __init__(self, eta0: float, level_steps: int = 5, power: float = 1.0):
+        if level_steps < 1:
+            raise SettingError("schedule.level_steps", f"{level_steps} is not a number of steps", "use 1 or more")
+        if not 0 < power <= 1:
+            raise SettingError("schedule.power", f"{power} is not in (0, 1]", "1 is Theorem 4's, 0.5 is clipping")
+        self.eta0, self.level_steps, self.power = eta0, level_steps, power
+        self.level, self.known = 0.0, 0  # E₀ so far, and of how many steps
+
+    def __call__(self, moments: Moments, step: int) -> float:
+        square = moments.mean_square
+        if square == 0:  # nothing moves, and nothing is said of the noise
+            return self.eta0
+        if self.known < self.level_steps:
+            self.known += 1
+            self.level += (square - self.level) / self.known
+            return self.eta0
+        return self.eta0 * min(1.0, self.level / square) ** self.power
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"level": self.level, "known": self.known}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.level, self.known = state["level"], state["known"]
