@@ -1,5 +1,6 @@
 """Many training runs in one process, each what ``src/train.py`` would do; the rollout engine starts only once."""
 
+import math
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import hydra
 import lightning as L
+import torch
 from hydra import compose, initialize_config_dir
 from lightning import Trainer
 from omegaconf import DictConfig
 from report import ROOT
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
 from callbacks.evaluation import HeldOutEvaluation
 from callbacks.grad_stats import GradStats
@@ -34,10 +37,12 @@ class Record:
     """What a run leaves behind.
 
     Attributes:
-        accuracy: held-out sampled accuracy by step.
+        accuracy: held-out sampled accuracy (a graded reward's mean), by the steps before it.
         reward, lr, mean_square, square_mean: of every step; the latter two are the moments M1 and M2.
+        alignment: ``⟨ĝ_t, ĝ_(t−1)⟩`` of every step under SGD; NaN where either is 0, and under other optimizers.
+        tokens: responses' tokens, of every step.
+        rollout_seconds, update_seconds: CPU time of all rollouts, and of all updates.
         second_moment, rloo: sums of ``A_i² ρ_i² n_i`` over the steps with norms, with the run's advantages and RLOO's.
-        update_seconds: CPU time of all updates.
     """
 
     accuracy: dict[str, float] = field(default_factory=dict)
@@ -45,9 +50,12 @@ class Record:
     lr: list[float] = field(default_factory=list)
     mean_square: list[float] = field(default_factory=list)
     square_mean: list[float] = field(default_factory=list)
+    alignment: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    rollout_seconds: float = 0.0
+    update_seconds: float = 0.0
     second_moment: float = 0.0
     rloo: float = 0.0
-    update_seconds: float = 0.0
 
 
 class Recorder(HeldOutEvaluation):
@@ -56,24 +64,44 @@ class Recorder(HeldOutEvaluation):
     def __init__(self, every: int, samples: int):
         super().__init__(every, samples)
         self.record = Record()
+        self.last_step: Tensor | None = None
+        self.mark = time.process_time()
+
+    def lap(self) -> float:
+        """CPU seconds since the last one."""
+        before, self.mark = self.mark, time.process_time()
+        return self.mark - before
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
+        self.record.rollout_seconds += self.lap()
         super().on_rollouts(trainer, policy, batch)
-        self.started = time.process_time()
+        self.before = parameters_to_vector(policy.parameters()).detach().clone()
+        self.lap()
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         record, batch = self.record, report.batch
-        record.update_seconds += time.process_time() - self.started
+        record.update_seconds += self.lap()
         record.reward.append(batch.rewards.mean().item())
         record.lr.append(report.lr)
         record.mean_square.append(report.moments.mean_square)
         record.square_mean.append(report.moments.square_mean)
+        record.tokens.append(int(batch.lengths.sum()))
+        record.alignment.append(self.alignment(policy, report.lr))
         weights = report.square_norms * report.ratios.square()
         known = weights.isfinite().all(1)
         step = Groups(report.rewards, weights, batch.lengths, report.rewards, batch.greedy_rewards)
         rloo = RLOOBaseline()(step.of(known))
         record.second_moment += (report.advantages[known].double().square() * weights[known]).sum().item()
         record.rloo += (rloo.double().square() * weights[known]).sum().item()
+        self.lap()
+
+    def alignment(self, policy: PolicyModule, lr: float) -> float:
+        """Of the step just taken with the one before it: SGD's steps are its gradients, times the rate."""
+        taken = (parameters_to_vector(policy.parameters()).detach() - self.before).double() / lr if lr else None
+        last, self.last_step = self.last_step, taken
+        sgd = isinstance(policy.optimizers().optimizer, torch.optim.SGD)
+        known = sgd and taken is not None and last is not None and taken.any() and last.any()
+        return taken.dot(last).item() if known else math.nan
 
     def evaluate(self, trainer: Trainer) -> None:
         sampling = replace(rollout_data(trainer).sampling, n=self.samples)
@@ -113,7 +141,7 @@ class KeptEngine:
 
 
 #: Small policies, each with an experiment of its own; `tasks.py` measures what they differ in.
-TASKS = ("pocket", "pocket_graded")
+TASKS = ("pocket", "pocket_graded", "pocket_long")
 
 
 def composed(overrides: Sequence[str], experiment: str = "pocket") -> DictConfig:

@@ -1,0 +1,132 @@
+"""A fair contest: every row's learning rate is tuned where the row is judged, and its runs are kept."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from report import ROOT
+from training import Record, train
+
+from oblr.run.provenance import revision
+
+#: Prompts of a full step. A step of fewer is one of more steps: rows are judged at equal numbers of responses.
+FULL = 16
+TUNING_SEEDS = (101, 102)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is compared: an algorithm as overrides of a task's experiment.
+
+    Attributes:
+        rate: where the search for its ``eta0`` begins; None where there is nothing to tune.
+        prompts: N.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    rate: float | None = 0.01
+    prompts: int = FULL
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row on a task, over a horizon of so many full steps."""
+
+    task: str
+    row: Row
+    horizon: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}, {self.horizon} steps, {self.row.name}"
+
+    @property
+    def steps(self) -> int:
+        return self.horizon * FULL // self.row.prompts
+
+    def overrides(self, rate: float | None, seed: int) -> tuple[str, ...]:
+        chosen = () if rate is None else (f"eta0={rate:g}",)
+        size = (f"rollout.prompts_per_step={self.row.prompts}", f"steps={self.steps}")
+        return (*self.row.overrides, *chosen, *size, f"seed={seed}")
+
+
+@dataclass
+class Runs:
+    """Runs by task and overrides, made where they are missing and kept in a file; a second call goes on from there.
+
+    Attributes:
+        everywhere: overrides of every run.
+    """
+
+    path: Path
+    tuning_seeds: Sequence[int] = TUNING_SEEDS
+    everywhere: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.kept: dict[tuple[str, ...], Record] = {}
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        for run in map(json.loads, lines):
+            self.kept[run["task"], *run["overrides"]] = Record(**run["record"])
+
+    def __call__(self, case: Case, rate: float | None, seed: int) -> Record:
+        overrides = (*case.overrides(rate, seed), *self.everywhere)
+        key = (case.task, *overrides)
+        if key not in self.kept:
+            record = train(overrides, max(case.steps // 4, 1), experiment=case.task)
+            run = {"task": case.task, "overrides": overrides, "revision": revision(ROOT), "record": asdict(record)}
+            with self.path.open("a") as file:
+                file.write(json.dumps(run) + "\n")
+            self.kept[key] = record
+            print(f"{len(self.kept)} runs  {' '.join(key)}  {final(record):.1%}", flush=True)
+        return self.kept[key]
+
+    def tuned(self, case: Case) -> float | None:
+        """The rate with the highest late reward, a mean over the tuning seeds.
+
+        A race: rates go by factors of two; on the first seed all are run, on the others the best two. The range grows
+        until the winner lies inside it.
+        """
+        if case.row.rate is None:
+            return None
+
+        def score(rate: float, seeds: int) -> float:
+            return statistics.mean(late(self(case, rate, seed)) for seed in self.tuning_seeds[:seeds])
+
+        rates = [case.row.rate / 2, case.row.rate, case.row.rate * 2]
+        while True:
+            # of equals, those that the search began with
+            rates.sort(key=lambda rate: abs(math.log(rate / case.row.rate)))
+            favourites = sorted(rates, key=lambda rate: -score(rate, 1))[:2]
+            best = max(favourites, key=lambda rate: score(rate, len(self.tuning_seeds)))
+            if min(rates) < best < max(rates):
+                return best
+            rates.append(best / 2 if best == min(rates) else best * 2)
+
+    def of(self, case: Case, seeds: Sequence[int]) -> list[Record]:
+        """The runs with the tuned rate, by seed."""
+        rate = self.tuned(case)
+        return [self(case, rate, seed) for seed in seeds]
+
+
+def final(record: Record) -> float:
+    """Held-out accuracy after the last step."""
+    return list(record.accuracy.values())[-1]
+
+
+def best(record: Record) -> float:
+    """The highest held-out accuracy that was seen."""
+    return max(record.accuracy.values())
+
+
+def late(record: Record) -> float:
+    """Mean reward over the last quarter of the training steps, whose problems are never the same."""
+    return statistics.mean(record.reward[-max(len(record.reward) // 4, 1) :])
+
+
+def area(record: Record) -> float:
+    """Mean reward of all training steps: the mean of the learning curve."""
+    return statistics.mean(record.reward)
