@@ -60,7 +60,7 @@ def tuned(problem: Quadratic, family: Family, steps: int) -> tuple[float, float]
     """
 
     def loss(log: float) -> float:
-        return -problem.progress(family(2.0**log), steps)
+        return -max(problem.progress(family(2.0**log), steps), -1e6)
 
     grid = np.arange(-14, 6.5, 0.5)
     first = int(np.argmin([loss(log) for log in grid]))
