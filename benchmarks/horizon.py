@@ -17,8 +17,8 @@ Then horizons that people run, on quadratics whose second moments follow from st
 three decades, each direction with the same share of the loss, noise in proportion to curvature, N·SNR at the start
 0.05, 0.5 and 5. There every shape has its best ``η₀``, and the true signal and noise of each step: constant, linear,
 cosine, Theorem 4's factor ``f = N·SNR/(1 + N·SNR)``, its root, the root under a linear decay, and Theorem 4 over the
-steps that remain, ``f`` with ``(T − t)·N·SNR`` for N·SNR. The best schedule is the best of log-linear ones with eight
-knots: a shape that is not among them may pass 100 %.
+steps that remain, ``f`` with ``(T − t)·N·SNR`` for N·SNR. The best schedule is what improving on the best of them, rate
+by rate, leads to. No rate exceeds ``2/λ`` of the steepest direction.
 
 ``--quick`` takes one laboratory and two steps, and one quadratic.
 """
@@ -88,7 +88,8 @@ def families(steps: int) -> dict[str, Family]:
 def figures_of_quadratic(n_snr: float, steps: int) -> list[Figure]:
     problem = Quadratic.of_spectrum(n_snr)
     found = {name: tuned_on(problem, family, steps) for name, family in families(steps).items()}
-    rates, most = best(problem, steps, start=found["constant"][0])
+    leader = max(found, key=lambda name: found[name][1])
+    rates, most = best(problem, problem.rates(families(steps)[leader](found[leader][0]), steps))
     title = f"quadratic of N·SNR = {n_snr:g}, T = {steps}"
     shares = [
         Figure(f"{title}: {name}", 100 * progress / most, "% of the best's progress")

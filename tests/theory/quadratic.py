@@ -1,9 +1,10 @@
 """Many steps on a quadratic, exactly: what rates make of a gradient whose directions differ in curvature and noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy.optimize import minimize, minimize_scalar
 
 #: Learning rate of a step from its signal ``‖∇J‖²``, its noise ``tr H/N``, and its number.
@@ -37,19 +38,30 @@ class Quadratic:
         signal = (curvature**2 * start).sum()
         return cls(curvature, start, curvature / curvature.sum() * signal / n_snr)
 
+    @property
+    def most(self) -> float:
+        """The largest rate that keeps the steepest direction stable. None goes beyond it: to throw a direction far out,
+        for later steps to fetch it back, pays on quadratics alone."""
+        return 2 / self.curvature.max()
+
     def after(self, square: np.ndarray, rate: float) -> np.ndarray:
         """``E x²`` [D] after one step."""
         return (1 - rate * self.curvature) ** 2 * square + rate**2 * self.noise
 
-    def progress(self, rule: Rule, steps: int) -> float:
-        """Share of the loss at the start that so many steps remove; −inf where they diverge."""
+    def progress(self, rates: Sequence[float]) -> float:
+        """Share of the loss at the start that steps with these rates remove."""
         square = self.start
-        for step in range(steps):
-            signal = (self.curvature**2 * square).sum()
-            square = self.after(square, rule(signal, self.noise.sum(), step))
-            if not square.max() < 1e6 * self.start.max():
-                return -np.inf
+        for rate in rates:
+            square = self.after(square, rate)
         return float(1 - (self.curvature * square).sum() / (self.curvature * self.start).sum())
+
+    def rates(self, rule: Rule, steps: int) -> list[float]:
+        """What a rule comes to, step by step."""
+        square, rates = self.start, []
+        for step in range(steps):
+            rates.append(min(rule((self.curvature**2 * square).sum(), self.noise.sum(), step), self.most))
+            square = self.after(square, rates[-1])
+        return rates
 
 
 def tuned(problem: Quadratic, family: Family, steps: int) -> tuple[float, float]:
@@ -60,7 +72,7 @@ def tuned(problem: Quadratic, family: Family, steps: int) -> tuple[float, float]
     """
 
     def loss(log: float) -> float:
-        return -max(problem.progress(family(2.0**log), steps), -1e6)
+        return -problem.progress(problem.rates(family(2.0**log), steps))
 
     grid = np.arange(-14, 6.5, 0.5)
     first = int(np.argmin([loss(log) for log in grid]))
@@ -70,16 +82,20 @@ def tuned(problem: Quadratic, family: Family, steps: int) -> tuple[float, float]
     return float(2.0**found.x), float(-found.fun)
 
 
-def best(problem: Quadratic, steps: int, start: float, knots: int = 8) -> tuple[list[float], float]:
-    """The rates of most progress among those whose logarithms are straight between so many knots, and that progress."""
-    at = np.linspace(0, steps - 1, min(knots, steps))
+def best(problem: Quadratic, start: Sequence[float]) -> tuple[list[float], float]:
+    """The schedule of most progress that improving on ``start`` leads to, one rate for each step, and that progress."""
+    curvature, noise = torch.tensor(problem.curvature), torch.tensor(problem.noise)
 
-    def scheduled(logs: np.ndarray) -> Rule:
-        return lambda signal, noise, step: float(2.0 ** np.interp(step, at, logs))
+    def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        rates = torch.tensor(logs, requires_grad=True)
+        square = torch.tensor(problem.start)
+        for rate in rates.exp():
+            square = (1 - rate * curvature) ** 2 * square + rate**2 * noise
+        value = (curvature * square).sum().log()
+        value.backward()
+        return value.item(), rates.grad.numpy()
 
-    def loss(logs: np.ndarray) -> float:
-        progress = problem.progress(scheduled(logs), steps)
-        return np.log(1 - progress) if np.isfinite(progress) else 1e3
-
-    found = minimize(loss, [np.log2(start)] * len(at), method="Powell", options={"maxiter": 50, "ftol": 1e-7})
-    return [float(scheduled(found.x)(0.0, 0.0, step)) for step in range(steps)], float(1 - np.exp(found.fun))
+    bounds = [(None, np.log(problem.most))] * len(start)
+    found = minimize(loss, np.log(start), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500})
+    rates = [float(rate) for rate in np.exp(found.x)]
+    return rates, problem.progress(rates)
