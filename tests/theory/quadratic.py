@@ -68,16 +68,16 @@ def tuned(problem: Quadratic, family: Family, steps: int) -> tuple[float, float]
     """The best ``η₀`` of a family and the progress that it makes.
 
     Raises:
-        ValueError: it lies at an end of what is searched, 2^-14 to 2^6.
+        ValueError: it lies at an end of what is searched, 2^-14 to 2^14.
     """
 
     def loss(log: float) -> float:
         return -problem.progress(problem.rates(family(2.0**log), steps))
 
-    grid = np.arange(-14, 6.5, 0.5)
+    grid = np.arange(-14, 14.5, 0.5)
     first = int(np.argmin([loss(log) for log in grid]))
     if first in (0, len(grid) - 1):
-        raise ValueError(f"the best η₀ is not inside 2^-14 to 2^6: {2.0 ** grid[first]:.3g}")
+        raise ValueError(f"the best η₀ is not inside 2^-14 to 2^14: {2.0 ** grid[first]:.3g}")
     found = minimize_scalar(loss, bounds=(grid[first - 1], grid[first + 1]), method="bounded")
     return float(2.0**found.x), float(-found.fun)
 
