@@ -44,7 +44,7 @@ class SNREstimates:
 
 
 class SNRSchedule(Schedule):
-    """``η_t = η₀ · N·SNR_t / (1 + N·SNR_t)``, the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
+    """``η_t = η₀ · (N·SNR_t / (1 + N·SNR_t))^p``; for p = 1 the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
 
     Args:
         eta0: ``η₀``; the rate that a noiseless gradient would be given.
@@ -52,15 +52,23 @@ class SNRSchedule(Schedule):
         decay: of the ``ema`` estimator.
         floor: least share of ``η₀``, so that a signal lost in the noise does not end learning.
         warm_up: steps over which the rate rises linearly to what the SNR gives.
+        power: p, in (0, 1]: 1 is Theorem 4's, the best of one step; 1/2 gives up later.
 
     Raises:
-        SettingError: unknown estimator, a decay outside [0, 1), a floor outside [0, 1], a negative warm-up.
+        SettingError: unknown estimator, a decay outside [0, 1), a floor outside [0, 1], a negative warm-up, a power
+            outside (0, 1].
     """
 
     needs_noise = True
 
     def __init__(
-        self, eta0: float, estimator: Estimator = "ema", decay: float = 0.9, floor: float = 0.0, warm_up: int = 0
+        self,
+        eta0: float,
+        estimator: Estimator = "ema",
+        decay: float = 0.9,
+        floor: float = 0.0,
+        warm_up: int = 0,
+        power: float = 1.0,
     ):
         if estimator not in get_args(Estimator):
             raise SettingError("schedule.estimator", f"{estimator!r} is unknown", f"use one of {get_args(Estimator)}")
@@ -68,12 +76,14 @@ class SNRSchedule(Schedule):
             raise SettingError("schedule.floor", f"{floor} is not a share of eta0", "use 0 to 1")
         if warm_up < 0:
             raise SettingError("schedule.warm_up", f"{warm_up} is not a number of steps", "use 0 or more")
-        self.eta0, self.estimator, self.floor, self.warm_up = eta0, estimator, floor, warm_up
+        if not 0 < power <= 1:
+            raise SettingError("schedule.power", f"{power} is not in (0, 1]", "1 is Theorem 4's")
+        self.eta0, self.estimator, self.floor, self.warm_up, self.power = eta0, estimator, floor, warm_up, power
         self.estimates = SNREstimates(decay)
 
     def __call__(self, moments: Moments, step: int) -> float:
         factor = shrinkage(moments.n_groups * self.estimates.update(moments)[self.estimator])
-        return self.eta0 * max(factor, self.floor) * min(1.0, (step + 1) / (self.warm_up + 1))
+        return self.eta0 * max(factor**self.power, self.floor) * min(1.0, (step + 1) / (self.warm_up + 1))
 
     def state_dict(self) -> dict[str, Any]:
         return self.estimates.state_dict()

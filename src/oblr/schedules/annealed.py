@@ -1,0 +1,40 @@
+"""A schedule that ends at zero."""
+
+from typing import Any
+
+from oblr.errors import SettingError
+from oblr.schedules.base import Schedule
+from oblr.types import Moments
+
+
+class AnnealedSchedule(Schedule):
+    """``η_t = (1 − t/T) · η'_t``, where ``η'_t`` is another schedule's.
+
+    What noise has added to a policy is paid once, at the end, and later steps take it away again: rates may stay large
+    for long, and should fall at last (``benchmarks/horizon.py`` computes how far).
+
+    Args:
+        schedule: gives ``η'_t``.
+        steps: T, the length of the run.
+
+    Raises:
+        SettingError: no step.
+    """
+
+    def __init__(self, schedule: Schedule, steps: int):
+        if steps < 1:
+            raise SettingError("schedule.steps", f"{steps} is not a number of steps", "use 1 or more")
+        self.schedule, self.steps = schedule, steps
+
+    @property
+    def needs_noise(self) -> bool:  # type: ignore[override]
+        return self.schedule.needs_noise
+
+    def __call__(self, moments: Moments, step: int) -> float:
+        return self.schedule(moments, step) * max(1 - step / self.steps, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.schedule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.schedule.load_state_dict(state)
