@@ -39,7 +39,7 @@ def row(baseline: str, schedule: str, *overrides: str, rate: float | None = 0.01
 BIASED = ("baseline=group_mean_std",)
 OURS, RIVAL = "gradient_weighted", row("gradient_weighted", "constant")
 CLIPPED = "schedule.power=0.5"  # the noise schedule is then clipping at the norm of the start
-#: Our schedules and the rates that they have to beat, in whole steps and in four times as many of a quarter of the size.
+#: Our schedules and the rates that they have to beat, in whole steps and in four times as many quarters of one.
 CLAIMS = (
     RIVAL,
     row(OURS, "noise", rate=0.02),
