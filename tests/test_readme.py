@@ -152,6 +152,17 @@ def test_the_step_beside_trl_is_the_measured_one():
 
 
 def test_what_a_horizon_asks_of_rates_is_as_computed():
-    shares = [figure["value"] for name, figure in results("horizon").items() if name.endswith(": constant")]
+    figures = {name: figure["value"] for name, figure in results("horizon").items()}
+    shares = [figures[name] for name in figures if name.startswith("laboratory") and name.endswith(": constant")]
     assert len(shares) == 12
     assert f"the best constant one makes at least {min(shares):.1f} % of the best\nschedule's progress" in README
+    for shape, sentence in (
+        ("theorem 4", "rate makes {} to {} %"),
+        ("linear", "a linear decay {} to {} %"),
+        ("its root, linear", "{} to {} % (`python benchmarks/horizon.py`"),
+    ):
+        names = [
+            f"quadratic of N·SNR = {n_snr}, T = {steps}: {shape}" for n_snr in (0.05, 0.5, 5) for steps in (100, 300)
+        ]
+        found = [figures[name] for name in names]
+        assert sentence.format(f"{min(found):.0f}", f"{max(found):.0f}") in README
