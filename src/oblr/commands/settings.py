@@ -32,7 +32,7 @@ Precision = Literal["float32", "bfloat16"]
 SECTIONS = (
     *("baseline", "callbacks", "data", "data.held_out", "data.train", "gradnorm", "logger", "loss", "optimizer"),
     *("paths", "planned", "policy", "pretraining", "prompt", "requires", "reward", "rollout", "rollout.engines"),
-    *("schedule", "trainer", "benchmarks"),
+    *("schedule", "schedule.schedule", "trainer", "benchmarks"),
 )
 SETTINGS: dict[str, Any] = {
     # sections, where something else stands in their place
@@ -92,15 +92,15 @@ SETTINGS: dict[str, Any] = {
     "loss.*_shift": Positive,
     "kl.estimator": Literal["k1", "k2", "k3"],
     "kl.coefficient": NonNegative,
-    "schedule.estimator": Literal["plug_in", "debiased", "ema"],
-    "schedule.decay": Decay,
-    "schedule.level_steps": Count,
-    "schedule.power": PositiveShare,
-    "schedule.floor": Share,
-    "schedule.warm_up": Natural,
-    "schedule.steps": Count,
-    "schedule.lr": Positive,
-    "schedule.eta0": Positive,
+    "schedule*.estimator": Literal["plug_in", "debiased", "ema"],
+    "schedule*.decay": Decay,
+    "schedule*.level_steps": Count,
+    "schedule*.power": PositiveShare,
+    "schedule*.floor": Share,
+    "schedule*.warm_up": Natural,
+    "schedule*.steps": Count,
+    "schedule*.lr": Positive,
+    "schedule*.eta0": Positive,
     "optimizer.lr": NonNegative,
     "optimizer.weight_decay": NonNegative,
     "optimizer.betas": list[Decay],
