@@ -1,4 +1,4 @@
-"""What helps? Learning rates, baselines and optimizers on four small policies, each with its rate tuned alike.
+"""What helps? Learning rates, baselines and optimizers on small policies, each with its rate tuned alike.
 
     python benchmarks/results.py [--share K/N] [--only PART] [--quick]
 
@@ -113,7 +113,7 @@ PARTS = (
     Part("short", (*CLAIMS, *OTHERS, *SCHEDULES, *BASELINES, *LOSSES, *ADAPTIVE), 25, FIVE),
     Part("long", CLAIMS[:5], 300, FIVE),
 )
-QUICK = (Part("quick", CLAIMS[:2], 2, (1, 2), ("pocket",)),)
+QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), ("pocket",)),)
 
 
 def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:

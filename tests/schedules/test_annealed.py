@@ -1,6 +1,5 @@
 import pytest
 
-from oblr.errors import SettingError
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.decay import LinearSchedule
@@ -36,8 +35,3 @@ def test_what_is_inside_sees_every_step_and_is_resumed(make):
 def test_it_needs_noise_where_what_is_inside_does():
     assert AnnealedSchedule(SNRSchedule(0.1), 5).needs_noise
     assert not AnnealedSchedule(NoiseSchedule(0.1), 5).needs_noise
-
-
-def test_no_steps():
-    with pytest.raises(SettingError, match=r"schedule\.steps"):
-        AnnealedSchedule(ConstantSchedule(0.1), 0)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from oblr.errors import SettingError
 from oblr.schedules.base import Schedule
+from oblr.schedules.decay import LinearSchedule
 from oblr.types import Moments
 
 
@@ -16,22 +16,17 @@ class AnnealedSchedule(Schedule):
     Args:
         schedule: gives ``η'_t``.
         steps: T, the length of the run.
-
-    Raises:
-        SettingError: no step.
     """
 
     def __init__(self, schedule: Schedule, steps: int):
-        if steps < 1:
-            raise SettingError("schedule.steps", f"{steps} is not a number of steps", "use 1 or more")
-        self.schedule, self.steps = schedule, steps
+        self.schedule, self.share = schedule, LinearSchedule(1.0, steps)
 
     @property
     def needs_noise(self) -> bool:  # type: ignore[override]
         return self.schedule.needs_noise
 
     def __call__(self, moments: Moments, step: int) -> float:
-        return self.schedule(moments, step) * max(1 - step / self.steps, 0.0)
+        return self.schedule(moments, step) * self.share(moments, step)
 
     def state_dict(self) -> dict[str, Any]:
         return self.schedule.state_dict()
