@@ -16,6 +16,7 @@ NAMES = [
     "gradnorm",
     "horizon",
     "plan",
+    "poison",
     "ranks",
     "ratios",
     "results",
