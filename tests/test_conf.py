@@ -13,9 +13,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from oblr.checks import check_engine
 from oblr.commands.launch import register_resolvers
-from oblr.commands.settings import check_settings
 from oblr.errors import SettingError
 from oblr.policy.model import load_config
+from oblr.settings.check import check_settings
 
 CONF = ROOT / "conf"
 GROUPS = sorted(
@@ -65,15 +65,15 @@ def test_every_option_of_every_group(group):
         "reward=python": ["reward.path=math.sqrt"],
     }
     few = group.startswith("benchmarks=")
-    cfg = composed(group, *required.get(group, []))
-    check_settings(cfg)
+    cfg = composed(group, *(["model=mine"] if few else required.get(group, [])))
+    check_settings(cfg, "eval" if few else "train")
     assert check_targets(plain(cfg)) > (5 if few else 10)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment(experiment):
     cfg = composed(f"experiment={experiment}")
-    check_settings(cfg)
+    check_settings(cfg, "pretrain" if experiment.endswith("_base") else "train")
     assert check_targets(plain(cfg)) > 3
     text = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
     assert text[0] == "# @package _global_"

@@ -125,7 +125,7 @@ def run(tmp_path, *overrides):
     register_resolvers()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose("eval", [f"paths.output_dir={tmp_path / 'run'}", f"paths.runs={tmp_path}", *overrides])
-    settle(cfg)
+    settle(cfg, "eval")
     script.main(cfg)
 
 

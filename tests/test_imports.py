@@ -26,14 +26,15 @@ ALLOWED = {
     "plan": BASE | {"run", "gradnorm", "baselines", "losses", "schedules", "policy", "rollout"},
     "checks": BASE | {"run", "baselines", "losses", "schedules", "policy"},
     "callbacks": BASE | LEAVES | {"run", "policy", "rollout", "evaluation"},
-    "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks"},
+    "settings": {"errors"},
+    "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks", "settings"},
 }
 #: package → the only places that may import it
 ONLY_IN = {
     "vllm": {f"rollout/{name}.py" for name in ("vllm", "cpu_worker", "layers", "transfer", "nccl")},
     "hydra": {"commands"},
-    "omegaconf": {"commands"},
-    "pydantic": {"commands"},
+    "omegaconf": {"commands", "settings"},
+    "pydantic": {"settings"},
     "lightning": {
         *("policy/step.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),
         *("commands", "callbacks"),

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,10 +22,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.commands.settings import check_settings, renew_paths
 from oblr.errors import REMEDIES, RunError, SettingError
 from oblr.run.manifest import by_age
-from oblr.run.terminal import print_error
+from oblr.run.moved import renewed
+from oblr.run.terminal import print_error, print_warning
+from oblr.settings.check import check_settings, leaves
+from oblr.settings.models import find_model
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -70,17 +73,29 @@ def launch(config_name: str, command: str) -> None:
 
     def task(cfg: DictConfig) -> None:
         with one_line_errors():
-            settle(cfg)
+            settle(cfg, config_name)
             importlib.import_module(command).main(cfg)
 
     with one_line_errors():
         hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name=config_name)(task)()
 
 
-def settle(cfg: DictConfig) -> None:
+def settle(cfg: DictConfig, script: str) -> None:
     """Give old paths their new names and refuse settings that cannot work, before anything large is imported."""
     renew_paths(cfg)
-    check_settings(cfg)
+    check_settings(cfg, script)
+    if script == "train" and not cfg.plan:  # a plan knows some models itself
+        find_model("policy.path", cfg.policy.path)
+    if script == "eval" and cfg.compare is None and cfg.model != "last":
+        find_model("model", cfg.model)
+
+
+def renew_paths(cfg: DictConfig) -> None:
+    """Name classes by their paths of today, and say so."""
+    for path, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
+        if path.endswith("_target_") and (new := renewed(str(value))) != value:
+            OmegaConf.update(cfg, path, new)
+            print_warning(f"{path}: {value} is {new} now; the old path goes with release 0.3")
 
 
 @contextmanager
@@ -109,7 +124,7 @@ def one_line_errors() -> Iterator[None]:
     """Print what the user can fix in one line and exit with status 2."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, SettingError, RunError, OSError) as error:
+    except (HydraException, OmegaConfBaseException, RunError, OSError, ValueError) as error:
         line = _one_line(error)
         if line is None:
             raise
@@ -132,8 +147,16 @@ def _one_line(error: BaseException) -> str | None:
         group = Path(error.missing_cfg_file).parent
         options = sorted({path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} - {"base"})
         return f"{group}: there is no {error.missing_cfg_file} (use some of {', '.join(options)})"
+    if isinstance(error, ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
+        return str(error) if _raiser(error) == "hydra" else None  # of values that no group of files can have
     if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing configuration is both
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+
+
+def _raiser(error: BaseException) -> str:
+    """The package that has raised it."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).partition(".")[0]

@@ -18,7 +18,7 @@ from oblr.commands.launch import composer, job_config, settle
 def serve(host: str, port: int, overrides: Sequence[str]) -> None:
     with composer() as compose:
         cfg = job_config(compose("train", overrides, RunMode.MULTIRUN))
-    settle(cfg)
+    settle(cfg, "train")
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, "server", cfg.rollout.engines)
     engine = hydra.utils.instantiate(cfg.rollout.engines.server, url=None)()

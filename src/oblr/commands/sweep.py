@@ -40,7 +40,7 @@ def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
             cfg = compose("train", whole, RunMode.RUN)
             os.environ[RUN_FOLDER] = str(folder / folder_name(own, list(cfg.hydra.runtime.choices)))
             own_config = job_config(cfg)
-            settle(own_config)
+            settle(own_config, "train")
             config = cast(dict[str, Any], OmegaConf.to_container(own_config, resolve=True))
             tasks.append(Task(number, tuple(whole), own, Path(config["paths"]["output_dir"]), config))
         del os.environ[RUN_FOLDER]
