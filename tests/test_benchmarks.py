@@ -23,6 +23,7 @@ NAMES = [
     "roofline",
     "scaling",
     "second_update",
+    "selfcheck",
     "step",
     "step_time",
     "tasks",

@@ -64,7 +64,8 @@ class Tape:
     ):
         device, self.token_ids = segments.device, token_ids
         self.segments, self.head_segments, self.mode, self.linear_norms = segments, head_segments, mode, linear_norms
-        self.parts: list[Tensor] = []  # squared norms [S] of single parameters' gradients
+        #: squared norms [S] of single parameters' gradients
+        self.parts: dict[tuple[nn.Module, str], Tensor] = {}
         # Makes every captured layer's output require a gradient, whether or not its input does.
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         self.head, self.embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
@@ -78,7 +79,7 @@ class Tape:
     @property
     def square_norms(self) -> Tensor:
         """``‖∇θ f_s‖²`` of each segment's share ``f_s`` of the differentiated sum, float64 [S]."""
-        return _total(self.parts, self.segments)
+        return _total(list(self.parts.values()), self.segments)
 
     def parameter(self, p: Any) -> Any:
         """``p`` as autograd may see it: detached unless the pass makes weight gradients."""
@@ -106,13 +107,13 @@ class Tape:
             p = use.module.get_parameter(use.name)
             into = None if self.sharded else _room(p)
             gradient, norms = use.gradient(into)
-            self.parts.append(norms)
+            self.parts[use.module, use.name] = norms
             return gradient if into is None else None  # FSDP2 shares out what autograd is given
         else:
             gradient, norms = use.gradient()
             owner = self.embedding if self.tied and use.module is self.head else use.module
             self.sum.add(owner, use.name, gradient)
-        self.parts.append(norms)
+        self.parts[use.module, use.name] = norms
         return None
 
     def take_head(self, use: LinearUse | HeadUse) -> Tensor | None:

@@ -14,7 +14,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
@@ -29,7 +36,7 @@ from oblr.errors import ExportError, SettingError
 from oblr.gradnorm.head import head_scores, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
-from oblr.policy.attention import SDPA, boundaries
+from oblr.policy.attention import SDPA, VARLEN, boundaries
 from oblr.policy.fused import fuse
 from oblr.run.ranks import of_run
 from oblr.types import TokenScores
@@ -133,6 +140,9 @@ class TokenScorer(nn.Module):
     def __init__(self, lm: PreTrainedModel, temperature: float):
         super().__init__()
         self.lm, self.temperature, self.sharded = lm, temperature, False
+        #: Whether the head's logits are never held at once, however few they are. A sharded head is gathered for its
+        #: slices: by all ranks or by none, whatever targets each of them has.
+        self.in_slices = False
 
     def forward(self, packed: PackedBatch) -> TokenScores:
         hidden = self.lm.base_model(
@@ -143,8 +153,7 @@ class TokenScorer(nn.Module):
         ).last_hidden_state
         hidden = hidden.flatten(0, 1).index_select(0, packed.predictors)
         head = self.lm.get_output_embeddings()
-        # A sharded head is gathered for its slices: by all ranks or by none, whatever targets each of them has.
-        if is_plain(head) and (self.sharded or needs_slices(head, len(hidden))):
+        if is_plain(head) and (self.in_slices or needs_slices(head, len(hidden))):
             return head_scores(head, hidden, packed.targets, self.temperature)
         logprobs = head(hidden).float().div_(self.temperature).log_softmax(-1)
         with torch.no_grad(), no_autocast(logprobs):  # without a second array of the logits' size
@@ -153,6 +162,21 @@ class TokenScorer(nn.Module):
             collision = torch.linalg.vector_norm(probabilities, dim=-1).square()
         logprobs = logprobs.gather(-1, packed.targets[:, None]).squeeze(-1)
         return TokenScores(logprobs, entropy, collision, hidden.detach())
+
+    def own(self, ids: Tensor) -> Tensor:
+        """Log-probabilities of a sequence's tokens [L] but the first, float32 [L − 1], by the model's own forward.
+
+        Nothing of the step's way is in it: no packing, a mask instead of boundaries, and the logits that it returns.
+        """
+        attention = self.lm.config._attn_implementation
+        if attention == VARLEN:
+            self.lm.set_attn_implementation(SDPA)
+        try:
+            logits = self.lm(ids[None], attention_mask=torch.ones_like(ids)[None], use_cache=False).logits[0, :-1]
+        finally:
+            if attention == VARLEN:
+                self.lm.set_attn_implementation(attention)
+        return (logits.float() / self.temperature).log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)
 
     def shard(self, mesh: DeviceMesh, compute_dtype: torch.dtype | None = None, cpu_offload: bool = False) -> None:
         """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's.
@@ -171,7 +195,8 @@ class TokenScorer(nn.Module):
         for block in cast(nn.ModuleList, self.lm.base_model.layers):
             unit(block)
         unit(self)
-        self.sharded = True
+        register_fsdp_forward_method(self, "own")
+        self.sharded = self.in_slices = True
 
     def rest(self) -> None:
         """After a forward pass without a backward: of a sharded policy, have none but its shards.
