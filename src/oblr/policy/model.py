@@ -38,6 +38,7 @@ from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
 from oblr.policy.attention import SDPA, VARLEN, boundaries
 from oblr.policy.fused import fuse
+from oblr.policy.logits import head_path
 from oblr.run.ranks import of_run
 from oblr.types import TokenScores
 
@@ -78,9 +79,18 @@ def load_model(path: str, dtype: str, attention: str = SDPA) -> PreTrainedModel:
 
     Without dropout: a policy's probabilities are those that the engine samples from.
     """
-    return AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), attn_implementation=attention, attention_dropout=0.0
-    ).train()
+    lm = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), attn_implementation=attention)
+    return without_dropout(lm).train()
+
+
+def without_dropout(lm: PreTrainedModel) -> PreTrainedModel:
+    """Every probability of dropping something is 0: of layers of their own, and those that others keep as numbers."""
+    for module in lm.modules():
+        dropout = "drop" in type(module).__name__.lower()
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and ("drop" in name or (dropout and name == "p")):
+                setattr(module, name, 0.0)
+    return lm
 
 
 def weights_digest(path: str, config: PretrainedConfig) -> str:
@@ -135,10 +145,14 @@ class TokenScorer(nn.Module):
     Args:
         lm: the model.
         temperature: of the behaviour policy; logits are divided by it.
+
+    Raises:
+        SettingError: the model's logits are not made as :class:`~oblr.policy.logits.HeadPath` says.
     """
 
     def __init__(self, lm: PreTrainedModel, temperature: float):
         super().__init__()
+        self.path = head_path(lm)
         self.lm, self.temperature, self.sharded = lm, temperature, False
         #: Whether the head's logits are never held at once, however few they are. A sharded head is gathered for its
         #: slices: by all ranks or by none, whatever targets each of them has.
@@ -152,10 +166,11 @@ class TokenScorer(nn.Module):
             **boundaries(self.lm.config._attn_implementation, packed),
         ).last_hidden_state
         hidden = hidden.flatten(0, 1).index_select(0, packed.predictors)
-        head = self.lm.get_output_embeddings()
-        if is_plain(head) and (self.in_slices or needs_slices(head, len(hidden))):
-            return head_scores(head, hidden, packed.targets, self.temperature)
-        logprobs = head(hidden).float().div_(self.temperature).log_softmax(-1)
+        hidden = hidden if self.path.before == 1 else hidden * self.path.before
+        head, path = self.lm.get_output_embeddings(), self.path
+        if path.cap is None and is_plain(head) and (self.in_slices or needs_slices(head, len(hidden))):
+            return head_scores(head, hidden, packed.targets, self.temperature / path.scale)
+        logprobs = path.bend(head(hidden).float()).div_(self.temperature).log_softmax(-1)
         with torch.no_grad(), no_autocast(logprobs):  # without a second array of the logits' size
             probabilities = logprobs.exp()
             entropy = -torch.einsum("nv,nv->n", probabilities, logprobs)
@@ -265,10 +280,12 @@ def load_sharded(
     Raises:
         SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
     """
-    config = load_config(path)
-    config.attention_dropout = 0.0
     with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention)
+        lm = without_dropout(
+            AutoModelForCausalLM.from_config(
+                load_config(path), dtype=getattr(torch, dtype), attn_implementation=attention
+            )
+        )
     if mesh.device_type == "cuda":
         fuse(lm)
     scorer = TokenScorer(lm, temperature)
