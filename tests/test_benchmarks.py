@@ -15,6 +15,7 @@ NAMES = [
     "gpu",
     "gradnorm",
     "horizon",
+    "models",
     "plan",
     "ranks",
     "ratios",

@@ -200,6 +200,9 @@ class TokenScorer(nn.Module):
             mesh: of one dimension, over which rows are shared.
             compute_dtype: of the gathered weights, if another one; gradients are reduced in float32.
             cpu_offload: keep shards, gradients and optimizer state in host memory.
+
+        Raises:
+            SettingError: the model has no ``layers``.
         """
         unit = functools.partial(
             fully_shard,
@@ -207,7 +210,11 @@ class TokenScorer(nn.Module):
             mp_policy=MixedPrecisionPolicy(compute_dtype, torch.float32) if compute_dtype else MixedPrecisionPolicy(),
             offload_policy=CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy(),
         )
-        for block in cast(nn.ModuleList, self.lm.base_model.layers):
+        blocks = getattr(self.lm.base_model, "layers", None)
+        if not isinstance(blocks, nn.ModuleList):
+            name = type(self.lm).__name__
+            raise SettingError("trainer", f"{name} does not say which are its blocks to shard", "use trainer=ddp")
+        for block in blocks:
             unit(block)
         unit(self)
         register_fsdp_forward_method(self, "own")
