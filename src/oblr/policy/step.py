@@ -24,6 +24,7 @@ from oblr.policy.fused import fuse
 from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
+from oblr.policy.selfcheck import check
 from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
@@ -144,6 +145,11 @@ class PolicyModule(L.LightningModule):
 
     def transfer_batch_to_device(self, batch: RolloutBatch, device: torch.device, dataloader_idx: int) -> RolloutBatch:
         return batch  # token lists; each micro-batch moves when it is packed
+
+    def on_train_start(self) -> None:
+        """A policy that the step would get wrong ends the run here, before an engine has started."""
+        with self.clock.phase("self-check"), self.trainer.precision_plugin.train_step_context():
+            check(self.scorer, self.computed_in)
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
