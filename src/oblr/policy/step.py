@@ -161,7 +161,7 @@ class PolicyModule(L.LightningModule):
             reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
-        self.log_dict(tags(reports[-1]))
+        self.log_dict(tags(reports[-1]) | {"step": float(self.current_epoch)})  # Lightning takes it for the x-axis
         return {"report": reports[-1]}
 
     def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
