@@ -36,6 +36,7 @@ def said_of(name: str) -> str:
     family = "qwen2" if "bias" in name else "qwen3"
     lm = healthy(family, tied="sliced" in name or "tied" in name)
     scorer = TokenScorer(lm, 0.8)
+    selfcheck.check(scorer, torch.float32)
     try:
         with FAULTS[name](lm):
             selfcheck.check(scorer, torch.float32)
