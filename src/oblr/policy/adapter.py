@@ -58,20 +58,19 @@ class LoRA:
         head = lm.get_output_embeddings()
         try:
             with catch_warnings(action="ignore"):  # of a tied head, which ends the run below
-                inject_adapter_in_model(config, lm, ADAPTER)
+                inject_adapter_in_model(config, lm, ADAPTER, low_cpu_mem_usage=True)
         except ValueError as error:
             raise _unfit(targets, str(error).split(". ")[0]) from error
+        if lm.get_output_embeddings() is not head:
+            raise _unfit(targets, "the head is among them, which may be the embedding too")
+        lm.requires_grad_(False)
         for name, layer in adapted(lm).items():
             if name not in linear or not isinstance(layer, Linear):
                 raise _unfit(targets, f"{name} is no plain linear layer")
             layer.cast_input_dtype_enabled = not mixed
-            for factor in factors(layer):
-                factor.data = factor.data.float()
-        if lm.get_output_embeddings() is not head:
-            raise _unfit(targets, "the head is among them, which may be the embedding too")
-        lm.requires_grad_(False)
-        for factor in adapters(lm).values():
-            factor.requires_grad_()
+            frozen_weight = cast(Tensor, layer.get_base_layer().weight)
+            for factor in cast(list[nn.Linear], [layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]]):
+                factor.weight = nn.Parameter(frozen_weight.new_empty(factor.weight.shape, dtype=torch.float32))
         if not lm.get_input_embeddings().weight.is_meta:
             self.initialise(lm)
 
