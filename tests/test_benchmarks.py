@@ -15,6 +15,7 @@ NAMES = [
     "gpu",
     "gradnorm",
     "horizon",
+    "lora",
     "plan",
     "ranks",
     "ratios",
