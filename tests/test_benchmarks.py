@@ -15,6 +15,7 @@ NAMES = [
     "gpu",
     "gradnorm",
     "horizon",
+    "lora",
     "models",
     "plan",
     "ranks",
