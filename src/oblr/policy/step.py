@@ -174,11 +174,8 @@ class PolicyModule(L.LightningModule):
                 reports.append(self.update(batch, rewards, gap, fresh=False))
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
-        of_step = {
-            "train/refused": float(self.refusals.count),
-            "step": float(self.current_epoch),
-        }  # the latter is the x-axis
-        self.log_dict(tags(reports[-1]) | of_step)
+        self.log_dict(tags(reports[-1]) | {"train/refused": float(self.refusals.count)})
+        self.log("step", float(self.current_epoch))  # Lightning takes it for the x-axis
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
         return {"report": reports[-1]}
 
