@@ -49,6 +49,7 @@ ATTRIBUTES: dict[str, Callable[[], bool]] = {
     # transformers'
     "_init_weights": lambda: hasattr(PreTrainedModel, "_init_weights"),
     "_attn_implementation": lambda: hasattr(PretrainedConfig(), "_attn_implementation"),
+    "_name_or_path": lambda: hasattr(PretrainedConfig(), "_name_or_path"),  # what an adapter says it belongs to
     # torch's
     "_parameters": lambda: nn.Linear(2, 3)._parameters.keys() == {"weight", "bias"},  # for a moment others
     "_cdata": lambda: isinstance(torch.zeros(1)._cdata, int),  # which tensor it is, whoever holds it

@@ -136,9 +136,11 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     assert (logprobs - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(("optimizer", "baseline"), [("sgd", "gradient_weighted"), ("adamw", "value")])
-def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, baseline):
-    choices = (f"optimizer={optimizer}", f"baseline={baseline}")
+@pytest.mark.parametrize(
+    ("optimizer", "baseline", "adapter"), [("sgd", "gradient_weighted", "none"), ("adamw", "value", "lora")]
+)
+def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, baseline, adapter):
+    choices = (f"optimizer={optimizer}", f"baseline={baseline}", f"policy.adapter={adapter}")
     overrides = (*choices, "schedule.eta0=1e-3", "callbacks.checkpoints.every=1")
     assert train("steps=4", *overrides, folder="whole").returncode == 0
     assert train("steps=2", *overrides, folder="parts").returncode == 0

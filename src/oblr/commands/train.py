@@ -25,6 +25,7 @@ from oblr.checks import (
     check_machine,
     check_policy,
     find_checkpoint,
+    trained,
 )
 from oblr.commands.launch import ROOT, RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
@@ -48,9 +49,9 @@ def main(cfg: DictConfig) -> None:
     check_machine(**cfg.requires)
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
-    checkpoint = find_checkpoint(cfg.ckpt_path, folder, config)
     tokenizer = load_tokenizer(cfg.policy.path)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
     datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, _convert_="all")
     check_batch(
         policy.baseline,

@@ -36,6 +36,7 @@ from oblr.errors import ExportError, SettingError
 from oblr.gradnorm.head import head_scores, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
+from oblr.policy.adapter import LoRA, adapters, factors, frozen, merged, save
 from oblr.policy.attention import SDPA, VARLEN, boundaries
 from oblr.policy.fused import fuse
 from oblr.policy.logits import head_path
@@ -139,6 +140,16 @@ def _stored(path: str, names: Collection[str], setting: str) -> HuggingFaceStora
     return reader
 
 
+def whole(p: Tensor, dtype: torch.dtype) -> Tensor:
+    """A parameter that may be sharded, on the device that the run computes on if it is; without gradient."""
+    weight = p.detach()
+    if not isinstance(weight, DTensor):
+        return weight.to(dtype)
+    shard = weight.to_local().to(of_run().device, dtype)  # which may lie in host memory
+    mesh, placements = weight.device_mesh, weight.placements
+    return DTensor.from_local(shard, mesh, placements, shape=weight.shape, stride=weight.stride()).full_tensor()
+
+
 class TokenScorer(nn.Module):
     """A causal LM as the step sees it: packed sequences in, log-probabilities of the response tokens out.
 
@@ -229,19 +240,17 @@ class TokenScorer(nn.Module):
             cast(FSDPModule, self).reshard()
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.
+        """Whole weights by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.
 
+        Adapters are part of the weights that they change: that sum is rounded, not its terms.
         One at a time: of a sharded policy no process ever holds more than the largest. Collective where sharded.
         """
-        for name, p in self.lm.named_parameters():
-            weight = p.detach()
-            if isinstance(weight, DTensor):
-                shard = weight.to_local().to(of_run().device, dtype or p.dtype)  # which may lie in host memory
-                mesh, placements = weight.device_mesh, weight.placements
-                whole = DTensor.from_local(shard, mesh, placements, shape=weight.shape, stride=weight.stride())
-                yield name, whole.full_tensor()
+        for name, p, layer in frozen(self.lm):
+            if layer is None:
+                yield name, whole(p, dtype or p.dtype)
             else:
-                yield name, weight.to(dtype or p.dtype)
+                parts = (whole(part, part.dtype) for part in (p, *factors(layer)))
+                yield name, merged(layer, *parts).to(dtype or p.dtype)
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 holds and writes.
@@ -251,11 +260,14 @@ class TokenScorer(nn.Module):
         """
         first = of_run().rank == 0
         weights = {name: weight.cpu() for name, weight in self.weights(dtype) if first}
+        own = {name: whole(p, p.dtype).cpu() for name, p in adapters(self.lm).items()}
         if not first:
             return
         part = folder.with_name(f"{folder.name}.part")
         try:
             self.lm.save_pretrained(part, state_dict=weights)
+            if own:
+                save(self.lm, own, part / "adapter")
             tokenizer.save_pretrained(part)
         except Exception as error:  # safetensors and tokenizers have errors of their own for a full disk
             shutil.rmtree(part, ignore_errors=True)
@@ -274,6 +286,7 @@ def load_sharded(
     compute_dtype: torch.dtype | None = None,
     cpu_offload: bool = False,
     attention: str = SDPA,
+    lora: LoRA | None = None,
 ) -> TokenScorer:
     """A scorer with the causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
 
@@ -283,6 +296,7 @@ def load_sharded(
         path, dtype, attention: see :func:`load_model`; ``dtype`` is that of the trained shards.
         temperature: see :class:`TokenScorer`.
         mesh, compute_dtype, cpu_offload: see :meth:`TokenScorer.shard`.
+        lora: adapters, if they are what is trained.
 
     Raises:
         SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
@@ -295,6 +309,8 @@ def load_sharded(
         )
     if mesh.device_type == "cuda":
         fuse(lm)
+    if lora is not None:
+        lora.attach(lm, mixed=compute_dtype is not None)
     scorer = TokenScorer(lm, temperature)
     scorer.shard(mesh, compute_dtype, cpu_offload)
     lm.to_empty(device="cpu" if cpu_offload else mesh.device_type)
@@ -303,6 +319,8 @@ def load_sharded(
         if next(module.buffers(recurse=False), None) is not None:  # of rotary embeddings: no file has them
             module.to(mesh.device_type)
             lm._init_weights(module)
-    parameters = dict(lm.named_parameters())
+    parameters = {name: p for name, p, _ in frozen(lm)}
     dcp.load(parameters, storage_reader=_stored(path, parameters, "policy.path"))
+    if lora is not None:
+        lora.initialise(lm)
     return scorer.train()
