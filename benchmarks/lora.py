@@ -28,7 +28,7 @@ from gradnorm import GROUP_SIZE, SEQUENCES, coefficients, model, peak_memory, ro
 from report import ROOT, Figure, at_least, at_most, median_ratio, write
 from safetensors.torch import load_file
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
 from oblr.policy.adapter import LoRA, adapters
@@ -128,7 +128,7 @@ def run(folder: Path, *overrides: str) -> dict[str, Sequence[float]]:
     """The curves of ``python src/train.py experiment=pocket``."""
     command = [sys.executable, "src/train.py", "experiment=pocket", f"paths.output_dir={folder}", *overrides]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return {tag: values for tag, (_, values) in read_curves(folder / "tensorboard").items()}
+    return {tag: values for tag, (_, values) in read_curves(folder).items()}
 
 
 def learning(steps: int, seeds: Sequence[int]) -> list[Figure]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import POCKET, ROOT, adapt
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import StaleEngineError
 from oblr.packing import pack
@@ -235,5 +235,5 @@ def test_an_engine_a_rank_and_an_engine_for_two(train, tmp_path, monkeypatch, tr
         *("steps=2", "data.held_out.size=3"),  # shares of different sizes
     )
     assert result.returncode == 0, result.stderr
-    assert max(read_curves(tmp_path / "run" / "tensorboard")["rollout/logprob_gap_max"][1]) < 1e-3
+    assert max(read_curves(tmp_path / "run")["rollout/logprob_gap_max"][1]) < 1e-3
     assert (tmp_path / "run" / "policy" / "model.safetensors").exists()  # gathered after the engine has gone

@@ -145,6 +145,7 @@ SETTINGS: dict[str, Any] = {
     "callbacks.*.patience": Count,
     "callbacks.*.keep": Count,
     "callbacks.*.k": list[Count],
+    "callbacks.rollouts.limit_mib": Positive,
     "callbacks.monitors.*.bound": Positive,
     # evaluation
     "model": Text,

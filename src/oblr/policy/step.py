@@ -26,6 +26,7 @@ from oblr.policy.fused import fuse
 from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded, weights_digest
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
+from oblr.policy.selfcheck import check
 from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
@@ -155,6 +156,11 @@ class PolicyModule(L.LightningModule):
     def transfer_batch_to_device(self, batch: RolloutBatch, device: torch.device, dataloader_idx: int) -> RolloutBatch:
         return batch  # token lists; each micro-batch moves when it is packed
 
+    def on_train_start(self) -> None:
+        """A policy that the step would get wrong ends the run here, before an engine has started."""
+        with self.clock.phase("self-check"), self.trainer.precision_plugin.train_step_context():
+            check(self.scorer, self.computed_in)
+
     # --- the step ---------------------------------------------------------------------------------------------------
 
     def training_step(self, batch: RolloutBatch, _: int) -> dict[str, StepReport]:
@@ -165,7 +171,7 @@ class PolicyModule(L.LightningModule):
             reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
-        self.log_dict(tags(reports[-1]))
+        self.log_dict(tags(reports[-1]) | {"step": float(self.current_epoch)})  # Lightning takes it for the x-axis
         return {"report": reports[-1]}
 
     def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
