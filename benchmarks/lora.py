@@ -168,7 +168,7 @@ def rounding(steps: int) -> list[Figure]:
 PARTS: dict[str, Callable[[], list[Figure]]] = {
     "cost": lambda: [*cost(128, rounds=15), *cost(512, rounds=9)],
     "exactness": lambda: exactness(128),
-    "learning": lambda: learning(60, (1, 2, 3)),
+    "learning": lambda: learning(40, (1, 2, 3)),
     "rounding": lambda: rounding(20),
 }
 
