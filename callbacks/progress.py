@@ -57,6 +57,8 @@ class LiveProgress(Observer):
         elif trainer.is_global_zero and step % self.every == 0:
             rich.print(f"{time.strftime('%H:%M:%S')}  step {step}/{trainer.max_epochs}  {line}")
 
+    on_refused = on_step
+
     def stop(self) -> None:
         if self.progress is not None:
             self.progress.stop()

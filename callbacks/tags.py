@@ -8,6 +8,7 @@ TAGS = {
     "train/live_groups": "Share of the groups whose rewards differ: only they have a gradient.",
     "train/entropy": "Mean entropy of the distribution that a response token was drawn from, in nats.",
     "train/lr": "η_t, the learning rate of the step.",
+    "train/refused": "Steps so far in which something was no number, so that nothing moved.",
     "rollout/length": "Mean length of a response, in tokens.",
     "rollout/truncated": "Share of the responses that the token limit cut.",
     "rollout/logprob_gap_mean": "Mean |log π − log μ| of tokens between policy and engine after the sync, in nats.",

@@ -18,6 +18,7 @@ NAMES = [
     "lora",
     "models",
     "plan",
+    "poison",
     "ranks",
     "ratios",
     "results",

@@ -288,7 +288,11 @@ def test_a_single_token_may_be_off_but_not_many(tmp_path):
 
 
 @pytest.mark.parametrize("gap", [math.nan, math.inf])
-def test_what_is_no_number_stops_the_run_whatever_the_bounds(tmp_path, gap):
-    batch = off_by(make_batch(tmp_path, tied=True), gap, tokens=1)
+def test_an_engine_without_any_number_stops_the_run_whatever_the_bounds(tmp_path, gap):
+    """A response without one is refused instead, see `test_judgement.py`."""
+    batch = make_batch(tmp_path, tied=True)
+    numberless = [replace(r.completion, logprobs=[gap] * len(r.completion.logprobs)) for r in batch.rollouts]
+    rollouts = [replace(r, completion=completion) for r, completion in zip(batch.rollouts, numberless, strict=True)]
+    batch = replace(batch, rollouts=rollouts)
     with pytest.raises(StaleEngineError, match="is inf nats"):
         take_steps(tmp_path, batch, bound=math.inf)

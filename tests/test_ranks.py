@@ -8,7 +8,7 @@ import torch
 import warm
 from collectives import recorded
 from conftest import ROOT, VOCAB
-from rank_worker import LENGTHS
+from rank_worker import LENGTHS, POISONED
 from safetensors.torch import load_file
 
 from oblr.gradnorm.head import SLICE
@@ -110,6 +110,17 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
             assert len(single["baseline"])
             # the ratios of whole responses make rounding larger
             assert_equal(both, single, f"{name} {kind}", tolerance=5e-6, of_moments=OF_SQUARED_RATIOS)
+
+
+def test_ranks_refuse_alike(tmp_path):
+    """Whatever is wrong with a response of the second rank, neither moves, and the step that follows is as ever."""
+    folder = tmp_path / "tied"
+    folder.mkdir()
+    (single,) = run(folder, "single", "mixed", "poisoned:two:60")
+    assert single["refused"] == len(POISONED)
+    for kind, passes in (("fsdp", "one:40"), ("ddp", "two:60")):
+        (both,) = run(folder, kind, "mixed", f"poisoned:{passes}")
+        assert_equal(both, single, f"poisoned {kind}")
 
 
 def test_what_saves_memory_changes_nothing(tmp_path):

@@ -6,6 +6,7 @@
 A *group* is the G responses to one prompt; a batch lists its sequences group by group.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -163,6 +164,10 @@ class Moments:
     square_mean: float
 
     @property
+    def finite(self) -> bool:
+        return math.isfinite(self.mean_square) and math.isfinite(self.square_mean)
+
+    @property
     def noise(self) -> float:
         """``tr H = N/(N−1) · (M2 − M1)``: trace of the covariance of one group's gradient, unbiased. NaN if N = 1."""
         if self.n_groups < 2:
@@ -221,11 +226,14 @@ class StepReport:
             tokens, float64 [N, G], NaN where it was not computed.
         weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
         advantages: float32 [N, G]; means over the tokens where they differ from token to token.
+        coefficients: mean size of the coefficients that the tokens' scores have in ``g_q``, float64 [N, G].
+        group_squares: ``‖g_q‖²``, float64 [N].
         entropy: mean entropy in nats of the next-token distribution over the tokens of live groups; NaN without any.
         logprob_gap: of the sequences that were checked after the sync, by the rank with the largest of each.
-        ratios: importance ratios ``π(o_i|q)/μ(o_i|q)``, float32 [N, G], NaN likewise.
+        log_ratios: ``log π(o_i|q) − log μ(o_i|q)``, float64 [N, G], NaN likewise.
         moments: of the group gradients.
-        lr: ``η_t``.
+        lr: ``η_t``; 0 where the step was refused.
+        refused: whether something that the step found is no number, so that nothing has moved.
     """
 
     batch: RolloutBatch
@@ -239,8 +247,16 @@ class StepReport:
     square_norms: Tensor
     weights: Tensor
     advantages: Tensor
-    ratios: Tensor
+    coefficients: Tensor
+    group_squares: Tensor
+    log_ratios: Tensor
     entropy: float
     logprob_gap: LogprobGap
     moments: Moments
-    lr: float
+    lr: float = 0.0
+    refused: bool = False
+
+    @property
+    def ratios(self) -> Tensor:
+        """Importance ratios ``ρ_i = π(o_i|q)/μ(o_i|q)``, float64 [N, G]; inf where the logarithm exceeds 709."""
+        return self.log_ratios.exp()

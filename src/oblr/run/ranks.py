@@ -24,6 +24,7 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 | … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
 | report of the step | all that is known of responses; rewards of greedy ones, if there are | 1; 0 or 1 |
+| … that is refused | the problems' names, as objects; no more updates, nothing to ``learn`` | 1 |
 | ``learn`` | what the baseline adds up, if any rank has weights | 0 to 2 |
 | callbacks | failures of scoring; the signal to stop | 1; 1 |
 | checkpoint | objects | |
