@@ -4,17 +4,18 @@
 # make test     install on first use, then run the test suite
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
-# make bench-smoke  the short form of every benchmark
+# make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
 # make mutants  plant mistakes in a copy of the code, one at a time, and see which of them the tests notice: hours; a second
 #               call goes on where the first was stopped;  ARGS="--room callbacks", ARGS="--sample 10": only some
+# make again    the whole suite five times, and what all such runs say; ARGS="--runs 5 --busy 2": beside processes that compute
 # make contract check what we rely on of vLLM in the wheels of the pinned version and of the oldest one: 600 MB, no GPU
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers install lint bench bench-smoke soak mutants contract gpu
+.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers install lint bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -57,7 +58,7 @@ test-servers: $(STAMP)
 	$(PY) -m pytest -m servers -n 1 tests/rollout $(ARGS)
 
 bench-smoke: $(STAMP)
-	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py $(ARGS)
+	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py tests/test_roofline.py $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check
@@ -70,7 +71,7 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2
-	for name in bounds horizon estimators gradnorm scaling tasks tiers ratios second_update step ranks poison plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in bounds horizon estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	for name in rewards eval smollm2_training; do \
@@ -83,6 +84,9 @@ soak: $(STAMP)
 
 mutants: $(STAMP)
 	PYTHONPATH=benchmarks $(PY) tests/mutate.py $(ARGS)
+
+again: $(STAMP)
+	PYTHONPATH=benchmarks $(PY) tests/again.py $(or $(ARGS),--runs 5)
 
 contract: $(STAMP)
 	$(PY) benchmarks/contract.py $(ARGS)

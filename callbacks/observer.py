@@ -3,6 +3,7 @@
 Observers change neither parameters, learning rate nor data: a run with all of them removed ends with the same bits.
 """
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from lightning import Callback, LightningModule, Trainer
@@ -46,6 +47,13 @@ def rollout_data(trainer: Trainer) -> RolloutDataModule:
 
 def tensorboard(trainer: Trainer) -> SummaryWriter | None:
     """The run's TensorBoard writer; None without that logger, and on all ranks but the first."""
-    if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero:
-        return trainer.logger.experiment
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        if isinstance(logger, TensorBoardLogger):
+            return logger.experiment
     return None
+
+
+def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
+    """Log numbers that are no part of a step, at the step that comes next."""
+    for logger in trainer.loggers:
+        logger.log_metrics(dict(metrics), step=trainer.current_epoch)

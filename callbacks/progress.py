@@ -27,7 +27,7 @@ class LiveProgress(Observer):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.is_global_zero:
             rich.print(f"run folder  {trainer.default_root_dir}")
-            rich.print(f"watch it    tensorboard --logdir {trainer.default_root_dir}")
+            rich.print(f"watch it    tensorboard --logdir {trainer.default_root_dir}   # its tab Custom Scalars first")
             rich.print("loading policy and rollout engine …")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

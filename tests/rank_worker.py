@@ -27,6 +27,7 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.losses.kl import KLPenalty
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
+from oblr.policy.adapter import LoRA
 from oblr.policy.step import PolicyModule
 from oblr.run.strategies import DDP, FSDP, SingleDevice
 from oblr.schedules.snr import SNRSchedule
@@ -79,6 +80,16 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
         },
         2,
     ),
+    "lora": (
+        lambda: {
+            "baseline": GradientWeightedBaseline(),
+            "loss": PolicyGradientLoss("none"),
+            "schedule": SNRSchedule(0.1, "plug_in"),
+            "adapter": "lora",
+            "lora": LoRA(3, 6.0, "all-linear", seed=1),  # B is zero in the first step, and with it the gradient of A
+        },
+        2,
+    ),
     "poisoned": (  # one healthy step, after others
         lambda: {
             "baseline": ValueBaseline(),
@@ -124,7 +135,8 @@ class Keep(L.Callback):
         self.gradient: dict[str, torch.Tensor] = {}
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        self.gradient = {name: whole(p.grad).clone() for name, p in pl_module.scorer.lm.named_parameters()}
+        trained = ((name, p) for name, p in pl_module.scorer.lm.named_parameters() if p.requires_grad)
+        self.gradient = {name: whole(p.grad).clone() for name, p in trained}
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.report: StepReport = outputs["report"]

@@ -35,6 +35,7 @@ ONLY_IN = {
     "hydra": {"commands"},
     "omegaconf": {"commands", "settings"},
     "pydantic": {"settings"},
+    "peft": {"policy/adapter.py"},
     "lightning": {
         *("policy/step.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),
         *("commands", "callbacks"),

@@ -39,7 +39,11 @@ def test_classes_take_what_the_schema_says_and_nothing_else(name):
 def test_every_class_of_the_shipped_configuration_is_in_the_schema():
     text = "".join(path.read_text() for path in (ROOT / "conf").rglob("*.yaml"))
     named = set(re.findall(r"_target_: ([\w.]+)", text))
-    assert named - CLASSES.keys() == {"hydra.utils.get_method"}  # a user's own reward
+    assert named - CLASSES.keys() == {  # others' own
+        "hydra.utils.get_method",
+        "lightning.pytorch.loggers.MLFlowLogger",
+        "lightning.pytorch.loggers.WandbLogger",
+    }
     assert len(named) > 60
 
 
@@ -201,7 +205,7 @@ def known():
     return found
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.data())
 def test_bad_values_end_in_one_line(known, data, tmp_path_factory):
     """By the command line's own way, in this process."""

@@ -29,13 +29,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A scored response of the behaviour policy."""
+    """A scored response of the behaviour policy; ``outcome`` is ``scored``, or why it has no reward of its own."""
 
     problem: Problem
     prompt_ids: list[int]
     completion: Completion
     text: str
     reward: float
+    outcome: str = "scored"
 
     @property
     def n_tokens(self) -> int:
@@ -67,6 +68,11 @@ class RolloutBatch:
     def lengths(self) -> Tensor:
         """Response tokens, int64 [N, G]."""
         return torch.tensor([len(r.completion.token_ids) for r in self.rollouts]).view(-1, self.group_size)
+
+    @cached_property
+    def finished(self) -> Tensor:
+        """Whether a response ended before the token limit, float32 [N, G]."""
+        return torch.tensor([r.completion.finished for r in self.rollouts]).float().view(-1, self.group_size)
 
     def group(self, q: int) -> list[Rollout]:
         return self.rollouts[q * self.group_size : (q + 1) * self.group_size]
@@ -214,6 +220,7 @@ class StepReport:
         rewards: what the baseline was given, a penalty that shapes them included, float32 [N, G].
         greedy_rewards: float32 [N], see :class:`RolloutBatch`.
         lengths: response tokens, int64 [N, G].
+        finished: 1 where a response ended before the token limit, float32 [N, G].
         live: bool [N]; groups that took part in the update.
         square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, or ``‖Σ_t f_it ∇θ log π_it‖²`` where the loss has factors ``f`` of
             tokens, float64 [N, G], NaN where it was not computed.
@@ -235,6 +242,7 @@ class StepReport:
     rewards: Tensor
     greedy_rewards: Tensor | None
     lengths: Tensor
+    finished: Tensor
     live: Tensor
     square_norms: Tensor
     weights: Tensor

@@ -25,6 +25,7 @@ def put_together(batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: M
         rewards=rewards.float(),
         greedy_rewards=None if batch.greedy_rewards is None else ranks.gather(batch.greedy_rewards),
         lengths=lengths.long(),
+        finished=ranks.gather(batch.finished),
         live=live,
         square_norms=norms,
         weights=weights,
@@ -46,5 +47,6 @@ def tags(report: StepReport) -> dict[str, float]:
         "train/entropy": report.entropy,
         "train/lr": report.lr,
         **{f"rollout/logprob_gap_{name}": value for name, value in report.logprob_gap._asdict().items()},
+        "rollout/truncated": 1 - report.finished.float().mean().item(),
         "rollout/length": report.lengths.float().mean().item(),
     }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import lightning as L
@@ -19,12 +20,14 @@ from oblr.kernels import upload
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
 from oblr.packing import PackedBatch, pack, plan
+from oblr.policy.adapter import LoRA
 from oblr.policy.attention import SDPA, VARLEN, choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.judgement import Refusals
-from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded
+from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded, weights_digest
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
+from oblr.policy.selfcheck import check
 from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
@@ -57,9 +60,11 @@ class PolicyModule(L.LightningModule):
         activation_checkpointing: keep what enters each block, and compute the rest again in the backward pass.
         cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
         attention: ``varlen``, flash attention without a mask; ``sdpa``; ``auto``: the former on a GPU in bfloat16.
+        adapter: ``lora``: train low-rank adapters alone; ``dtype`` is then that of the frozen weights.
+        lora: those adapters.
 
     Raises:
-        SettingError: no update, or an unknown attention.
+        SettingError: no update, or an unknown attention or adapter.
     """
 
     def __init__(
@@ -80,6 +85,8 @@ class PolicyModule(L.LightningModule):
         activation_checkpointing: bool = False,
         cpu_offload: bool = False,
         attention: Literal["auto", "varlen", "sdpa"] = "auto",
+        adapter: Literal["none", "lora"] = "none",
+        lora: LoRA | None = None,
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -90,7 +97,9 @@ class PolicyModule(L.LightningModule):
             raise SettingError("policy.updates_per_batch", f"{updates_per_batch} is not a count", "use at least 1")
         if attention not in ("auto", VARLEN, SDPA):
             raise SettingError("policy.attention", f"{attention!r} is unknown", f"use auto, {VARLEN} or {SDPA}")
-        self.attention = attention
+        if adapter not in ("none", "lora"):
+            raise SettingError("policy.adapter", f"{adapter!r} is unknown", "use none or lora")
+        self.attention, self.lora = attention, lora if adapter == "lora" else None
         self.kl, self.updates_per_batch = kl, updates_per_batch
         self.logprob_gap_bounds = {"mean": logprob_gap_mean, "p99": logprob_gap_p99}
         self.penalises_tokens = kl is not None and not kl.shapes_reward
@@ -105,14 +114,14 @@ class PolicyModule(L.LightningModule):
             name = type(self.trainer.strategy).__name__
             raise SettingError("trainer.strategy", f"{name} does not say who its ranks are", "use oblr.run.strategies")
         if not hasattr(self, "scorer"):
-            self.scorer = self.load()
+            self.scorer = self.load(self.lora)
             if self.activation_checkpointing:
                 self.scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             if self.kl is not None:
                 self.reference = Reference(self.load(), self.kl)
 
-    def load(self) -> TokenScorer:
-        """The model at ``path``, on this rank's device, and sharded where the strategy shards."""
+    def load(self, lora: LoRA | None = None) -> TokenScorer:
+        """The model at ``path``, on this rank's device, and sharded where the strategy shards; with these adapters."""
         device = self.trainer.strategy.root_device
         chosen = choose_attention(load_config(self.path), device.type == "cuda", self.computed_in)
         attention = chosen if self.attention == "auto" else self.attention
@@ -120,10 +129,12 @@ class PolicyModule(L.LightningModule):
             lm = load_model(self.path, self.dtype_name, attention)
             if device.type == "cuda":
                 fuse(lm)
+            if lora is not None:
+                lora.attach(lm, mixed=self.compute_dtype is not None)
             return TokenScorer(lm, self.temperature).to(device)
         return load_sharded(
             *(self.path, self.dtype_name, self.temperature, self.device_mesh["data_parallel"]),
-            *(self.compute_dtype, self.cpu_offload, attention),
+            *(self.compute_dtype, self.cpu_offload, attention, lora),
         )
 
     @property
@@ -137,7 +148,7 @@ class PolicyModule(L.LightningModule):
         return self.compute_dtype or getattr(torch, self.dtype_name)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.make_optimizer(self.parameters())
+        return self.make_optimizer(p for p in self.parameters() if p.requires_grad)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What an engine needs to become this policy."""
@@ -145,6 +156,11 @@ class PolicyModule(L.LightningModule):
 
     def transfer_batch_to_device(self, batch: RolloutBatch, device: torch.device, dataloader_idx: int) -> RolloutBatch:
         return batch  # token lists; each micro-batch moves when it is packed
+
+    def on_train_start(self) -> None:
+        """A policy that the step would get wrong ends the run here, before an engine has started."""
+        with self.clock.phase("self-check"), self.trainer.precision_plugin.train_step_context():
+            check(self.scorer, self.computed_in)
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
@@ -159,6 +175,7 @@ class PolicyModule(L.LightningModule):
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
         self.log_dict(tags(reports[-1]) | {"train/refused": float(self.refusals.count)})
+        self.log("step", float(self.current_epoch))  # Lightning takes it for the x-axis
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
         return {"report": reports[-1]}
 
@@ -296,12 +313,21 @@ class PolicyModule(L.LightningModule):
 
     # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
 
+    @cached_property
+    def base(self) -> dict[str, Any]:
+        """What adapters in a checkpoint are worth nothing without: α, and the digest of the frozen weights."""
+        if self.lora is None:
+            return {}
+        digest = weights_digest(self.path, load_config(self.path))
+        return {"policy.lora.alpha": float(self.lora.alpha), "weights": digest}
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["oblr"] = {
             "schedule": self.schedule.state_dict(),
             "baseline": self.baseline.state_dict(),
             "refused": self.refusals.count,
             "random": on_every_rank(random_state),
+            "base": self.base,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 
 | when | what | how often |
 |---|---|---|
+| self-check, once | sharded: its passes, squared norms of its gradients; the largest differences | 7; 7 |
 | sync of the engine | sharded: whole weights; death of an engine | P; 1 |
 | rollouts, each call | engines of several ranks: prompts, as objects; death of an engine | 1; 1 |
 | evaluation, every k-th step | as rollouts; then scores or answers, as objects | each benchmark 1 |

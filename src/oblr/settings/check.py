@@ -106,7 +106,7 @@ def _in(kind: Any, value: Any, path: str, referred: set[str]) -> Iterator[Found]
     if not isinstance(kind, SECTIONS) or (isinstance(value, str) and "${" in value):
         yield path, kind, value
     elif isinstance(kind, Part):
-        if value is not None or not kind.optional:
+        if value not in (None, {}) or not kind.optional:
             yield from _in_part(kind, value, path, referred)
     elif not isinstance(value, Mapping):
         raise SettingError(path, f"{_shown(value)} cannot work", "it should be a section of settings")

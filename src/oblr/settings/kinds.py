@@ -34,7 +34,7 @@ class Part:
 
     Attributes:
         room: the package that ours are from; others may be anybody's.
-        optional: whether null leaves it out.
+        optional: whether null or an empty section leaves it out.
     """
 
     room: str = ""

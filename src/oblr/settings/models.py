@@ -3,7 +3,7 @@
 import functools
 import os
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from oblr.errors import SettingError
 
@@ -23,7 +23,7 @@ def find_model(setting: str, path: str) -> None:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     # of whichever library the Hub's client speaks HTTP by
-    unreachable = (OSError, *cast(tuple[type[Exception], ...], HfHubHTTPError.__bases__))
+    unreachable: tuple[type[Exception], ...] = (OSError, *cast(Any, HfHubHTTPError.__bases__))
     missing = functools.partial(SettingError, setting)
     try:
         if isinstance(try_to_load_from_cache(path, "config.json"), str):

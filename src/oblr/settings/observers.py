@@ -66,13 +66,15 @@ CLASSES: dict[str, Section] = {
     "callbacks.snr.SNRMonitor": section(decay=(Decay, "what the averages of the moments keep at a step")),
     "callbacks.summary.Summary": section(),
     "callbacks.throughput.Throughput": section(),
-    "lightning.pytorch.loggers.TensorBoardLogger": section(
+    "callbacks.rollouts.RolloutLog": section(
+        dirpath=(str, "folder"), limit_mib=(Positive, "largest size of all that is kept, MiB")
+    ),
+    "callbacks.tensorboard.TensorBoard": section(save_dir=(str, "folder"), version=(str, "folder in it")),
+    "lightning.pytorch.loggers.CSVLogger": section(
         save_dir=(str, "folder"),
         name=(Text, "folder in it"),
         version=(Natural | Text, "folder in that"),
-        log_graph=(bool, "whether the model is drawn"),
-        default_hp_metric=(bool, "whether a metric stands in for hyperparameters"),
         prefix=(str, "before all names"),
-        sub_dir=(Text, "folder in that"),
+        flush_logs_every_n_steps=(Count, "steps between two writes"),
     ),
 }

@@ -73,7 +73,7 @@ TRAIN: Section = section(
     reward=(Part("oblr.rewards"), "what scores a response"),
     trainer=(Part(), "Lightning's"),
     callbacks=(Parts(Part("callbacks")), "observers, by name"),
-    logger=(Part(), "where curves go"),
+    logger=(Part(optional=True), "where curves go besides metrics.jsonl"),
     **BENCHMARKS,
 )
 EVAL: Section = section(

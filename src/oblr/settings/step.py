@@ -7,6 +7,7 @@ from annotated_types import Ge, Le
 from oblr.settings.kinds import (
     Count,
     Decay,
+    Few,
     Natural,
     NonNegative,
     Part,
@@ -52,6 +53,14 @@ CLASSES: dict[str, Section] = {
         activation_checkpointing=(bool, "whether blocks are computed again in the backward pass, to save memory"),
         cpu_offload=(bool, "whether shards lie in host memory; with trainer=fsdp"),
         attention=(Literal["auto", "varlen", "sdpa"], "flash attention without a mask, torch's, or what fits"),
+        adapter=(Literal["none", "lora"], "lora: train low-rank adapters alone"),
+        lora=(Part("oblr.policy", optional=True), "those adapters"),
+    ),
+    "oblr.policy.adapter.LoRA": section(
+        rank=(Few, "r, of the product that is added to a layer's weights"),
+        alpha=(Positive, "α: the product is multiplied by α/r"),
+        targets=(Literal["all-linear"] | list[str], "names of the layers, as they end; all-linear: all but the head"),
+        seed=(Seed, "of the adapters' first values"),
     ),
     "oblr.gradnorm.measure.GradNorms": section(
         tier=(Literal["exact", "sketch", "logit", "length", "uniform"], "what weights are made of"),
