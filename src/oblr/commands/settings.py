@@ -143,7 +143,9 @@ SETTINGS: dict[str, Any] = {
     "callbacks.*.k": list[Count],
     "callbacks.monitors.*.bound": Positive,
     # evaluation
-    "model": Text,
+    "model": Text | list[str],
+    "by": Text | list[str],
+    "rescore": Text,
     "dtype": Precision,
     "chunk": Count,
     "samples": Count,
