@@ -4,7 +4,7 @@
 # make test     install on first use, then run the test suite
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
-# make bench-smoke  the short form of every benchmark
+# make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
@@ -58,7 +58,7 @@ test-servers: $(STAMP)
 	$(PY) -m pytest -m servers -n 1 tests/rollout $(ARGS)
 
 bench-smoke: $(STAMP)
-	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py $(ARGS)
+	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py tests/test_roofline.py $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check
@@ -71,7 +71,7 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2
-	for name in bounds horizon estimators gradnorm scaling tasks tiers ratios second_update step ranks plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in bounds horizon estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	for name in rewards eval smollm2_training; do \

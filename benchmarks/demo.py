@@ -14,7 +14,7 @@ from pathlib import Path
 
 from report import ROOT, Figure, at_least, at_most, write
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 
 
 def run(seed: int, overrides: list[str]) -> tuple[Path, float]:
@@ -27,7 +27,7 @@ def run(seed: int, overrides: list[str]) -> tuple[Path, float]:
 
 
 def figures(seed: int, folder: Path, seconds: float) -> list[Figure]:
-    curves = read_curves(folder / "tensorboard")
+    curves = read_curves(folder)
     sampled, greedy = (curves[f"eval/{kind}_accuracy"][1] for kind in ("sampled", "greedy"))
     return [
         Figure(f"seed {seed}: held-out sampled accuracy before", 100 * sampled[0], "%"),

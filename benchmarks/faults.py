@@ -42,7 +42,7 @@ import torch.distributed.checkpoint as dcp
 from report import ROOT, Figure, at_least, at_most, write
 from strikes import PHASES
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.run.manifest import by_age
 from oblr.run.provenance import revision
 
@@ -148,7 +148,7 @@ def step_of(checkpoint: Path) -> int:
 
 def curves(folder: Path) -> str:
     """All that a run has logged, but for what its machine was doing."""
-    found = read_curves(folder / "tensorboard").items()
+    found = read_curves(folder).items()
     return json.dumps({tag: curve for tag, curve in found if not tag.startswith(("time/", "throughput/"))})
 
 

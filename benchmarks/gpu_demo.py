@@ -18,13 +18,13 @@ PHASES = ("sync", "check", "rollout", "reward", "update", "step")
 def measure(quick: bool) -> Iterator[Figure | str]:
     for name in NEEDED:
         import_module(name)
-    from callbacks.summary import read_curves
+    from callbacks.record import read_curves
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         overrides = ["experiment=pocket", "seed=1", f"steps={2 if quick else 24}", f"paths.output_dir={folder}"]
         subprocess.run([sys.executable, ROOT / "src" / "train.py", *overrides], cwd=ROOT, check=True)
-        curves = read_curves(folder / "tensorboard")
+        curves = read_curves(folder)
     for kind in ("sampled", "greedy"):
         accuracy = curves[f"eval/{kind}_accuracy"][1]
         yield Figure(f"demo: held-out {kind} accuracy before", 100 * accuracy[0], "%")

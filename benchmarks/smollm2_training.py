@@ -16,7 +16,7 @@ from pathlib import Path
 
 from report import ROOT, Figure, at_least, at_most, write
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 
 HELD_OUT = 100
 PATHS = {"path": "train", "held_out_path": "test"}
@@ -27,7 +27,7 @@ def run(name: str, overrides: list[str], steps: int | None) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         overrides = [*overrides, f"paths.output_dir={folder}/run"] + ([f"steps={steps}"] if steps else [])
         subprocess.run([sys.executable, "src/train.py", *overrides], cwd=ROOT, check=True)
-        curves = read_curves(Path(folder, "run", "tensorboard"))
+        curves = read_curves(Path(folder, "run"))
     reward, norms = curves["train/reward"][1], curves["gradnorm/mean"][1]
     sampled, low, high = (curves[f"eval/sampled_{end}"][1] for end in ("accuracy", "low", "high"))
     return [

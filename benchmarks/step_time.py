@@ -16,7 +16,7 @@ from statistics import median
 from report import ROOT, at_most, median_ratio, write
 from training import composed
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.commands.plan import make
 
 #: of |predicted / measured − 1|
@@ -33,7 +33,7 @@ def measured(seed: int, steps: int) -> float:
         settings = [f"steps={steps}", f"seed={seed}", f"paths.output_dir={folder}", "~callbacks.evaluation"]
         command = [sys.executable, "src/train.py", "experiment=pocket", *settings]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        return median(read_curves(folder / "tensorboard")["time/step"][1])
+        return median(read_curves(folder)["time/step"][1])
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from lightning import LightningModule, Trainer
 
 from callbacks.evaluation import Evaluation
-from callbacks.observer import rollout_data
+from callbacks.observer import log_now, rollout_data
 from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, longest
 from oblr.evaluation.measures import measure
 from oblr.run.ranks import of_run
@@ -66,8 +66,7 @@ class BenchmarkEvaluation(Evaluation):
                     f"eval/{name}/{figure}_high": interval.high,
                 }
         data.engine.sleep()
-        if trainer.logger is not None:
-            trainer.logger.log_metrics(figures, step=trainer.current_epoch)
+        log_now(trainer, figures)
 
 
 def together(attempts: list[Attempts]) -> list[Attempts]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 
-from callbacks.observer import Observer, rollout_data
+from callbacks.observer import Observer, log_now, rollout_data
 from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.metrics.aggregate import Interval
 from oblr.policy.step import PolicyModule
@@ -58,13 +58,12 @@ class HeldOutEvaluation(Evaluation):
         }
         self.best = max(self.best, results["sampled"].mean)
         rollout_data(trainer).engine.sleep()
-        if trainer.logger is not None:
-            metrics = {
-                f"eval/{kind}_{end}": value
-                for kind, interval in results.items()
-                for end, value in zip(("accuracy", "low", "high"), interval, strict=True)
-            }
-            trainer.logger.log_metrics(metrics | {"eval/best": self.best}, step=trainer.current_epoch)
+        metrics = {
+            f"eval/{kind}_{end}": value
+            for kind, interval in results.items()
+            for end, value in zip(("accuracy", "low", "high"), interval, strict=True)
+        }
+        log_now(trainer, metrics | {"eval/best": self.best})
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}

@@ -48,6 +48,7 @@ class GradStats(Observer):
         policy.log_dict(
             {
                 "gradnorm/mean": norms.mean(),
+                **{f"gradnorm/q{percent}": norms.quantile(percent / 100) for percent in (10, 50, 90)},
                 "gradnorm/cv_within_group": within_group_cv(square_norms[known]),
                 "gradnorm/correlation_with_length": pearson_corrcoef(norms.flatten(), lengths.flatten()),
             }

@@ -3,6 +3,7 @@
 Observers change neither parameters, learning rate nor data: a run with all of them removed ends with the same bits.
 """
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from lightning import Callback, LightningModule, Trainer
@@ -15,13 +16,16 @@ from oblr.types import RolloutBatch, StepReport
 
 
 class Observer(Callback):
-    """Override :meth:`on_rollouts` or :meth:`on_step`."""
+    """Override :meth:`on_rollouts`, :meth:`on_step` or :meth:`on_refused`."""
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
         """The engine, in sync with ``policy``, has sampled ``batch``; the step comes next."""
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         """The step has been taken."""
+
+    def on_refused(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        """The step has been refused: figures of ``report`` need not be numbers, and belong in no average."""
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
@@ -31,7 +35,9 @@ class Observer(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        self.on_step(trainer, cast(PolicyModule, pl_module), outputs["report"])
+        report: StepReport = outputs["report"]
+        react = self.on_refused if report.refused else self.on_step
+        react(trainer, cast(PolicyModule, pl_module), report)
 
 
 def rollout_data(trainer: Trainer) -> RolloutDataModule:
@@ -41,6 +47,13 @@ def rollout_data(trainer: Trainer) -> RolloutDataModule:
 
 def tensorboard(trainer: Trainer) -> SummaryWriter | None:
     """The run's TensorBoard writer; None without that logger, and on all ranks but the first."""
-    if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero:
-        return trainer.logger.experiment
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        if isinstance(logger, TensorBoardLogger):
+            return logger.experiment
     return None
+
+
+def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
+    """Log numbers that are no part of a step, at the step that comes next."""
+    for logger in trainer.loggers:
+        logger.log_metrics(dict(metrics), step=trainer.current_epoch)

@@ -27,7 +27,7 @@ class LiveProgress(Observer):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.is_global_zero:
             rich.print(f"run folder  {trainer.default_root_dir}")
-            rich.print(f"watch it    tensorboard --logdir {trainer.default_root_dir}")
+            rich.print(f"watch it    tensorboard --logdir {trainer.default_root_dir}   # its tab Custom Scalars first")
             rich.print("loading policy and rollout engine …")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -56,6 +56,8 @@ class LiveProgress(Observer):
             self.progress.update(self.task, completed=step, line=line)
         elif trainer.is_global_zero and step % self.every == 0:
             rich.print(f"{time.strftime('%H:%M:%S')}  step {step}/{trainer.max_epochs}  {line}")
+
+    on_refused = on_step
 
     def stop(self) -> None:
         if self.progress is not None:

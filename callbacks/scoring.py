@@ -21,3 +21,5 @@ class ScoringFailures(Observer):
         timeouts, errors = of_run().reduce(counts - self.before).tolist()
         self.before = counts
         policy.log_dict({"reward/timeouts": timeouts, "reward/errors": errors})
+
+    on_refused = on_step

@@ -18,7 +18,7 @@ class SecondMoments(Observer):
     does not belong here. Steps without norms are left out, see ``GradStats``, which comes before this callback.
 
     Args:
-        baselines: by name; the first is what the others are compared with.
+        baselines: by name; the first is what the others are compared with, and not logged itself.
     """
 
     def __init__(self, baselines: dict[str, Baseline]):
@@ -36,7 +36,8 @@ class SecondMoments(Observer):
             moments[name] = (baseline(groups).double().square() * groups.weights).mean()
             baseline.learn(groups)
         first, *_ = moments.values()
-        policy.log_dict({f"baseline/{name}": moment / first for name, moment in moments.items() if first > 0})
+        if first > 0:
+            policy.log_dict({f"baseline/{name}": moment / first for name, moment in [*moments.items()][1:]})
 
     def state_dict(self) -> dict[str, Any]:
         return {name: baseline.state_dict() for name, baseline in self.baselines.items()}

@@ -28,6 +28,7 @@ class SNRMonitor(Observer):
         snr = self.estimates.update(moments)
         policy.log_dict(
             {
+                "snr/n_groups": moments.n_groups,
                 "snr/M1": moments.mean_square,
                 "snr/M2": moments.square_mean,
                 "snr/noise": moments.noise,

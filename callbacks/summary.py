@@ -1,4 +1,4 @@
-"""What a run did, on one screen and in one picture, read back from its TensorBoard events."""
+"""What a run did, on one screen and in one picture, read back from its record."""
 
 from pathlib import Path
 
@@ -6,45 +6,29 @@ import rich
 from lightning import LightningModule, Trainer
 from matplotlib.figure import Figure
 from rich.table import Table
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from callbacks.observer import Observer, tensorboard
+from callbacks.observer import Observer
+from callbacks.record import Curve, read_curves
 from oblr.metrics.aggregate import area_under_curve
-
-Curve = tuple[list[int], list[float]]
 
 
 class Summary(Observer):
     """Draws ``summary.png`` into the run folder at the end of training and prints a table."""
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        writer = tensorboard(trainer)
-        if writer is None:
+        if not trainer.is_global_zero:
             return
-        writer.flush()
-        curves = read_curves(Path(writer.log_dir))
-        picture = Path(trainer.default_root_dir) / "summary.png"
+        folder = Path(trainer.default_root_dir)
+        curves, picture = read_curves(folder), folder / "summary.png"
         draw(curves, picture)
         rich.print(summary_table(curves))
         rich.print(f"picture     {picture}")
 
 
-def read_curves(folder: Path) -> dict[str, Curve]:
-    """All scalars of a TensorBoard folder: name → (steps, values). A step that was taken again counts once."""
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    events.Reload()
-    curves = {}
-    for tag in events.Tags()["scalars"]:
-        last = {event.step: event.value for event in events.Scalars(tag)}
-        steps = sorted(last)
-        curves[tag] = (steps, [last[step] for step in steps])
-    return curves
-
-
-def outcome(trainer: Trainer) -> dict[str, float]:
-    """Where the run's held-out accuracies end, and the areas under them; nothing without TensorBoard."""
-    writer, metrics = tensorboard(trainer), {}
-    for tag, (steps, values) in read_curves(Path(writer.log_dir)).items() if writer is not None else ():
+def outcome(folder: Path) -> dict[str, float]:
+    """Where the held-out accuracies of the run in ``folder`` end, and the areas under them."""
+    metrics = {}
+    for tag, (steps, values) in read_curves(folder).items():
         if tag.startswith("eval/"):
             metrics[tag] = values[-1]
             if tag.endswith("_accuracy"):

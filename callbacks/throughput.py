@@ -26,3 +26,5 @@ class Throughput(Observer):
                 "throughput/tokens_per_second": tokens / seconds,
             }
         )
+
+    on_refused = on_step

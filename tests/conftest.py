@@ -31,6 +31,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from oblr.commands.launch import launch
 from oblr.packing import pack
+from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import TokenScorer
 from oblr.rollout.server import ServerEngine
 from oblr.types import Completion, Problem, Rollout
@@ -104,6 +105,16 @@ def tiny_model(tied: bool, family: str = "qwen3", seed: int = 0, **shape: int) -
     for p in lm.parameters():
         p.data += 0.05 * torch.randn_like(p)
     return lm
+
+
+def adapt(lm: PreTrainedModel, rank: int = 4, targets: str | Sequence[str] = "all-linear", mixed: bool = False) -> LoRA:
+    """Give ``lm`` adapters, all of which are away from their initial values."""
+    lora = LoRA(rank, 8.0, targets, seed=0)
+    lora.attach(lm, mixed)
+    generator = torch.Generator().manual_seed(0)
+    for p in adapters(lm).values():
+        p.data += 0.1 * torch.randn(p.shape, generator=generator)
+    return lora
 
 
 def make_rollouts(lengths: Sequence[int], rewards: Sequence[float] | None = None, seed: int = 0) -> list[Rollout]:

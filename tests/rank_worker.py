@@ -9,6 +9,7 @@ import lightning as L
 import torch
 from collectives import Record
 from conftest import drawn_by, make_rollouts, tiny_model
+from poisons import POISONS, spoilt
 from torch.distributed.tensor import DTensor
 
 from callbacks.grad_stats import GradStats
@@ -26,6 +27,7 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.losses.kl import KLPenalty
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
+from oblr.policy.adapter import LoRA
 from oblr.policy.step import PolicyModule
 from oblr.run.strategies import DDP, FSDP, SingleDevice
 from oblr.schedules.snr import SNRSchedule
@@ -39,6 +41,8 @@ REWARDS = {
     "none": [1] * 32,
     "mixed": [1, 0, 0, 1, 1, 1, 1, 1, 0, 0.5, 0, 1, 0, 0, 0, 0] + [0, 1, 0, 0] * 3 + [1, 1, 1, 1],
 }
+#: what happens to a response of the second rank, in one step after the other
+POISONED = ("reward is nan", "log π − log μ is inf", "gradient overflows")
 #: what the policy is told, and for how many steps it is trained
 SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
     "plain": (
@@ -76,6 +80,24 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
         },
         2,
     ),
+    "lora": (
+        lambda: {
+            "baseline": GradientWeightedBaseline(),
+            "loss": PolicyGradientLoss("none"),
+            "schedule": SNRSchedule(0.1, "plug_in"),
+            "adapter": "lora",
+            "lora": LoRA(3, 6.0, "all-linear", seed=1),  # B is zero in the first step, and with it the gradient of A
+        },
+        2,
+    ),
+    "poisoned": (  # one healthy step, after others
+        lambda: {
+            "baseline": ValueBaseline(),
+            "loss": PolicyGradientLoss("token"),
+            "schedule": SNRSchedule(0.1, "plug_in"),
+        },
+        1 + len(POISONED),
+    ),
 }
 
 
@@ -92,17 +114,20 @@ def observers() -> list[L.Callback]:
 
 
 class Share:
-    """This rank's groups."""
+    """This rank's groups, of which the second rank's have one poison after the other, if they are to be."""
 
-    def __init__(self, rollouts: list, trainer: L.Trainer):
-        self.rollouts, self.trainer = rollouts, trainer
+    def __init__(self, rollouts: list, trainer: L.Trainer, poisoned: bool):
+        self.rollouts, self.trainer, self.poisoned = rollouts, trainer, poisoned
 
     def __len__(self) -> int:
         return 1
 
     def __iter__(self):
         share = len(self.rollouts) // self.trainer.world_size
-        yield RolloutBatch(self.rollouts[self.trainer.global_rank * share :][:share], 4, 1)
+        batch, step = RolloutBatch(self.rollouts, 4, 1), self.trainer.current_epoch
+        if self.poisoned and step < len(POISONED):
+            batch = spoilt(batch, 25, POISONS[POISONED[step]])
+        yield RolloutBatch(batch.rollouts[self.trainer.global_rank * share :][:share], 4, 1)
 
 
 class Keep(L.Callback):
@@ -110,7 +135,8 @@ class Keep(L.Callback):
         self.gradient: dict[str, torch.Tensor] = {}
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        self.gradient = {name: whole(p.grad).clone() for name, p in pl_module.scorer.lm.named_parameters()}
+        trained = ((name, p) for name, p in pl_module.scorer.lm.named_parameters() if p.requires_grad)
+        self.gradient = {name: whole(p.grad).clone() for name, p in trained}
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.report: StepReport = outputs["report"]
@@ -159,7 +185,7 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         enable_model_summary=False,
     )
     rollouts = drawn_by(tiny_model(is_tied(folder)), make_rollouts(LENGTHS, REWARDS[rewards]), 1.0, drift=0.3)
-    trainer.fit(policy, Share(rollouts, trainer))
+    trainer.fit(policy, Share(rollouts, trainer, settings == "poisoned"))
     report = keep.report
     sharded = kind in ("fsdp", "offloaded")
     for p in policy.parameters():  # the optimizer's own, which a checkpoint is made of
@@ -172,6 +198,7 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         **{name: weight.clone() for name, weight in policy.weights()},
         "gradient": keep.gradient,
         "logged": dict(trainer.callback_metrics),
+        "refused": torch.tensor(policy.refusals.count),
     }
     if trainer.is_global_zero:
         torch.save(result, folder / f"{settings}-{passes}.pt")

@@ -12,7 +12,7 @@ import torch
 from conftest import POCKET, ROOT, run_script
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.run.checkpoint import save
 
 
@@ -139,7 +139,7 @@ def test_rewards_that_break_in_training_cost_their_response_alone(train, tmp_pat
     assert len(warnings) == 2  # the first of each kind
     assert "(timeout): no reward within 0.3 s" in "".join(warnings)
     assert "(error): fails_when_wrong raised KeyError('no such field')" in "".join(warnings)
-    curves = read_curves(tmp_path / "run" / "tensorboard")
+    curves = read_curves(tmp_path / "run")
     timeouts, errors, rewards = (curves[name][1] for name in ("reward/timeouts", "reward/errors", "train/reward"))
     assert min(*timeouts, *errors) > 0
     assert [t + e for t, e in zip(timeouts, errors, strict=True)] == [32 * (1 - reward) for reward in rewards]

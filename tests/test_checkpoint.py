@@ -11,10 +11,10 @@ import pytest
 import torch
 from conftest import ROOT, tiny_model
 from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from callbacks.checkpoints import Checkpoints
-from callbacks.summary import read_curves
 from oblr.errors import CheckpointError, SettingError
 from oblr.run.checkpoint import load, save
 from oblr.run.manifest import by_age, is_complete
@@ -95,7 +95,7 @@ def test_what_the_user_keeps_beside_the_runs_own_checkpoints_stays(tmp_path):
         max_epochs=3,
         should_stop=False,
         is_global_zero=True,
-        logger=None,
+        loggers=[],
         save_checkpoint=lambda path: save(path, model, optimizer, {}),
     )
     callback = Checkpoints(str(tmp_path), every=1, keep=2)
@@ -111,24 +111,31 @@ def test_what_the_user_keeps_beside_the_runs_own_checkpoints_stays(tmp_path):
 
 def test_checkpoints_come_after_every_so_many_steps_and_the_last(tmp_path):
     saved = []
-    trainer = SimpleNamespace(max_epochs=7, should_stop=False, is_global_zero=False, logger=None)
+    trainer = SimpleNamespace(max_epochs=7, should_stop=False, is_global_zero=False, loggers=[])
     trainer.save_checkpoint = lambda path: saved.append(path.name)
     for trainer.current_epoch in range(7):
         Checkpoints(str(tmp_path), every=3).on_train_epoch_end(trainer, None)
     assert saved == ["step-00003.ckpt", "step-00006.ckpt", "step-00007.ckpt"]
 
 
+def scalars(folder, tag):
+    """(step, value) pairs in TensorBoard's files."""
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
 def test_what_was_logged_before_a_checkpoint_is_written_before_it(tmp_path, monkeypatch):
     """Whoever goes on from it does not log these steps again, so a kill must not lose them; the disk is slow."""
     logger, found = TensorBoardLogger(tmp_path, name="", version=""), []
-    trainer = SimpleNamespace(current_epoch=0, max_epochs=1, should_stop=False, is_global_zero=True, logger=logger)
-    trainer.save_checkpoint = lambda path: found.append(read_curves(tmp_path).get("tag"))
+    trainer = SimpleNamespace(current_epoch=0, max_epochs=1, should_stop=False, is_global_zero=True, loggers=[logger])
+    trainer.save_checkpoint = lambda path: found.append(scalars(tmp_path, "tag"))
     write = RecordWriter.write
     monkeypatch.setattr(RecordWriter, "write", lambda self, data: (time.sleep(0.05), write(self, data)))
     for step in range(8):
         logger.experiment.add_scalar("tag", 1.0, step)
     Checkpoints(str(tmp_path / "checkpoints"), every=1).on_train_epoch_end(trainer, None)
-    assert found == [(list(range(8)), [1.0] * 8)]
+    assert found == [list(enumerate([1.0] * 8))]
 
 
 @pytest.fixture

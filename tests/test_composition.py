@@ -5,7 +5,7 @@ import math
 import pytest
 from conftest import ROOT, run_script
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 
 STEPS = 2
 SMALL = (
@@ -25,7 +25,7 @@ def choices(group):
 
 def check(folder, steps=STEPS):
     """A run that learnt something, in numbers."""
-    curves = read_curves(folder / "tensorboard")
+    curves = read_curves(folder)
     for tag in ("train/reward", "train/lr", "train/entropy", "snr/M1", "snr/M2", "snr/noise"):
         assert curves[tag][0] == list(range(steps)), tag
         assert all(math.isfinite(value) for value in curves[tag][1]), tag

@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from test_bad_input import check
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.commands import evaluate as script
 from oblr.commands.launch import register_resolvers, settle
 from oblr.data.procedural import ReasoningGymProblems
@@ -88,7 +88,7 @@ def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(tr
     settings = ("callbacks=benchmarks", *(f"callbacks.benchmarks.{x}" for x in ("samples=2", "k=[2]", "limit=12")))
     result = train("steps=1", "~callbacks.evaluation", *ranks, *settings)
     assert result.returncode == 0, result.stderr
-    curves = read_curves(tmp_path / "run" / "tensorboard")
+    curves = read_curves(tmp_path / "run")
     model, whole, folder = f"model={tmp_path / 'run' / 'policy'}", tmp_path / "whole", tmp_path / "killed"
     evaluate(whole, model, "rollout.engine=hf")
     summary = json.loads((whole / "chain_sum.json").read_text())

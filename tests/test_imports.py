@@ -34,6 +34,7 @@ ONLY_IN = {
     "hydra": {"commands"},
     "omegaconf": {"commands"},
     "pydantic": {"commands"},
+    "peft": {"policy/adapter.py"},
     "lightning": {
         *("policy/step.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),
         *("commands", "callbacks"),

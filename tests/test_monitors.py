@@ -17,7 +17,7 @@ from callbacks.monitors import (
     OwnSampleDependence,
     own_sample_dependence,
 )
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Groups
 from oblr.baselines.batch_mean import BatchMeanBaseline
@@ -48,11 +48,14 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
         rewards=batch.rewards,
         greedy_rewards=None,
         lengths=batch.lengths,
+        finished=batch.finished,
         live=live,
         square_norms=weights,
         weights=weights,
         advantages=torch.zeros(3, 4),
-        ratios=torch.ones(3, 4),
+        coefficients=torch.zeros(3, 4),
+        group_squares=torch.zeros(3),
+        log_ratios=torch.zeros(3, 4),
         entropy=entropy,
         logprob_gap=LogprobGap(0.0, 0.0, 0.0),
         moments=Moments(3, square_mean / 2, square_mean),
@@ -293,7 +296,7 @@ def test_a_run_warns_on_the_terminal_and_in_the_log_and_only_once(train, tmp_pat
     resumed = train("steps=5", "ckpt_path=last", *provoked)
     assert resumed.returncode == 0, resumed.stderr
     assert "warning" not in resumed.stdout
-    curves = read_curves(tmp_path / "run" / "tensorboard")
+    curves = read_curves(tmp_path / "run")
     assert curves["monitor/own_sample_dependence"][0] == [0]
     for name in ("lr_factor", "effective_sample_size", "effective_sample_size_worst", "entropy_share"):
         assert curves[f"monitor/{name}"][0] == list(range(5)), name

@@ -32,6 +32,7 @@ from oblr.plan.report import memory_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
+from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
 from oblr.rollout.hf import HFEngine
@@ -40,7 +41,7 @@ from oblr.rollout.vllm import VLLMEngine
 from oblr.schedules.constant import ConstantSchedule
 
 
-def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=GradientWeightedBaseline):
+def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=GradientWeightedBaseline, lora=None):
     return PolicyModule(
         path="",
         dtype="float32",
@@ -53,6 +54,8 @@ def policy(passes="two", token_budget=64, optimizer=torch.optim.SGD, baseline=Gr
         token_budget=token_budget,
         logprob_gap_mean=1.0,
         logprob_gap_p99=1.0,
+        adapter="none" if lora is None else "lora",
+        lora=lora,
     )
 
 
@@ -118,20 +121,40 @@ def test_shards_are_those_of_fsdp(size, ranks):
 
 
 @pytest.mark.parametrize(
-    ("world", "passes"),
+    ("world", "passes", "lora"),
     [
-        (World(8, sharded=True, mixed=True, checkpointing=True), "two"),
-        (World(mixed=True, checkpointing=True), "two"),
-        (World(mixed=True, gpu=False), "one"),
+        (World(8, sharded=True, mixed=True, checkpointing=True), "two", None),
+        (World(mixed=True, checkpointing=True), "two", None),
+        (World(mixed=True, gpu=False), "one", None),
+        (World(8, sharded=True, mixed=True), "one", LoRA(4, 8.0, "all-linear", 0)),
     ],
 )
-def test_a_few_blocks_tell_of_all(world, passes, monkeypatch):
+def test_a_few_blocks_tell_of_all(world, passes, lora, monkeypatch):
     config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": 7}), Batch(4, 2, 24, 12)
-    few = plan_update(policy(passes), config, world, batch)
+    few = plan_update(policy(passes, lora=lora), config, world, batch)
     for edges in ("EDGES", "SHARDED_EDGES"):
         monkeypatch.setattr(update, edges, (7, 7))
-    every = plan_update(policy(passes), config, world, batch)
+    every = plan_update(policy(passes, lora=lora), config, world, batch)
     assert summed(few) == summed(every)
+
+
+def test_what_is_frozen_has_neither_gradients_nor_moments():
+    lora, config, batch = LoRA(4, 8.0, "all-linear", 0), tiny_model(tied=True).config, Batch(4, 2, 24, 12)
+    lm = tiny_model(tied=True)
+    weights = sum(p.nbytes for p in lm.parameters())
+    lora.attach(lm)
+    own = sum(p.nbytes for p in adapters(lm).values())
+    planned, whole = (
+        plan_update(policy(optimizer=torch.optim.AdamW, lora=chosen), config, World(2, gpu=False), batch)
+        for chosen in (lora, None)
+    )
+    assert planned.resident["weights"] == whole.resident["weights"] == weights
+    assert planned.trained == planned.resident["adapters"] == planned.peak["gradients"] == own
+    assert 0 <= planned.resident["optimizer state"] - 2 * own < 4096
+    assert planned.reduced(World(2)) == own
+    assert whole.trained == weights
+    flops = [found.work.of("weight gradients").total("flops") for found in (planned, whole)]
+    assert 0 < flops[0] < 0.5 * flops[1]
 
 
 def summed(planned):

@@ -20,6 +20,7 @@ from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
+from oblr.policy import step
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import Ranks
@@ -228,6 +229,7 @@ def test_a_batch_without_any_live_group_leaves_the_policy_alone(tmp_path):
 def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseline):
     batch = make_batch(tmp_path, tied=True)
     monkeypatch.setattr(contractions.ExactNorms, "__call__", None)
+    monkeypatch.setattr(step, "check", lambda *_: None)  # which takes them whatever the baseline
     _, (report,) = take_steps(tmp_path, batch, baseline=baseline)
     assert report.square_norms.isnan().all()
     expected = baseline(Groups(batch.rewards, report.weights, batch.lengths, batch.rewards))
@@ -286,7 +288,11 @@ def test_a_single_token_may_be_off_but_not_many(tmp_path):
 
 
 @pytest.mark.parametrize("gap", [math.nan, math.inf])
-def test_what_is_no_number_stops_the_run_whatever_the_bounds(tmp_path, gap):
-    batch = off_by(make_batch(tmp_path, tied=True), gap, tokens=1)
+def test_an_engine_without_any_number_stops_the_run_whatever_the_bounds(tmp_path, gap):
+    """A response without one is refused instead, see `test_judgement.py`."""
+    batch = make_batch(tmp_path, tied=True)
+    numberless = [replace(r.completion, logprobs=[gap] * len(r.completion.logprobs)) for r in batch.rollouts]
+    rollouts = [replace(r, completion=completion) for r, completion in zip(batch.rollouts, numberless, strict=True)]
+    batch = replace(batch, rollouts=rollouts)
     with pytest.raises(StaleEngineError, match="is inf nats"):
         take_steps(tmp_path, batch, bound=math.inf)

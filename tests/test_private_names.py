@@ -14,6 +14,7 @@ from conftest import ROOT
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from rooms import imported, sources
+from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -48,7 +49,9 @@ ATTRIBUTES: dict[str, Callable[[], bool]] = {
     # transformers'
     "_init_weights": lambda: hasattr(PreTrainedModel, "_init_weights"),
     "_attn_implementation": lambda: hasattr(PretrainedConfig(), "_attn_implementation"),
+    "_name_or_path": lambda: hasattr(PretrainedConfig(), "_name_or_path"),  # what an adapter says it belongs to
     # torch's
+    "_parameters": lambda: nn.Linear(2, 3)._parameters.keys() == {"weight", "bias"},  # for a moment others
     "_cdata": lambda: isinstance(torch.zeros(1)._cdata, int),  # which tensor it is, whoever holds it
     "_schema": lambda: len(torch.ops.aten.mm.default._schema.arguments) == 2,
     "_subclasses": lambda: hasattr(torch, "_subclasses"),

@@ -31,14 +31,14 @@ def test_the_revision_tells_of_changes_in_the_code_but_not_in_results(tmp_path):
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """The disk fills up."""
-    path, write = tmp_path / "record.json", Path.write_text
+    path, write = tmp_path / "record.json", Path.write_bytes
     write_whole(path, "what was there")
 
-    def half(file: Path, text: str) -> None:
-        write(file, text[:3])
+    def half(file: Path, content: bytes) -> None:
+        write(file, content[:3])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(OSError, match="No space"):
         write_whole(path, "what is new")
     assert path.read_text() == "what was there"

@@ -8,7 +8,8 @@ import torch
 import warm
 from collectives import recorded
 from conftest import ROOT, VOCAB
-from rank_worker import LENGTHS
+from rank_worker import LENGTHS, POISONED
+from safetensors.torch import load_file
 
 from oblr.gradnorm.head import SLICE
 
@@ -62,15 +63,26 @@ def assert_equal(both, single, name, tolerance=1e-6, of_moments=1e-6):
         torch.testing.assert_close(value, single[key], rtol=1e-5, atol=1e-6, equal_nan=True, msg=f"{name} {key}")
 
 
+def assert_adapted(single, base):
+    """Adapters alone have gradients; an engine gets the weights by their own names, of which some have moved."""
+    assert all("lora_" in name and gradient.any() for name, gradient in single["gradient"].items())
+    assert base.keys() <= single.keys()
+    assert not any("lora_" in name or "base_layer" in name for name in single)
+    moved = {name for name, weight in base.items() if not torch.equal(single[name], weight)}
+    assert moved == {name for name in base if "_proj" in name}
+
+
 @pytest.mark.parametrize(("tying", "rewards"), [("tied", "mixed"), ("tied", "first"), ("untied", "all")])
 def test_two_ranks_equal_one_process(tmp_path, tying, rewards):
     folder = tmp_path / tying
     folder.mkdir()
-    (single,) = run(folder, "single", rewards, "plain:two:60")
+    singles = run(folder, "single", rewards, "plain:two:60", "lora:two:60")
+    assert_adapted(singles[1], load_file(folder / "model" / "model.safetensors"))
     for kind in ("fsdp", "ddp"):
-        two, one = run(folder, kind, rewards, "plain:two:60", "plain:one:40")  # where 40 are too few, a group is cut
-        assert_equal(two, single, f"{kind} two")
-        assert_equal(one, single, f"{kind} one")
+        runs = [f"{name}:{passes}" for passes in ("two:60", "one:40") for name in ("plain", "lora")]
+        found = run(folder, kind, rewards, *runs)  # where 40 are too few, a group is cut
+        for name, both, single in zip(runs, found, singles * 2, strict=True):
+            assert_equal(both, single, f"{kind} {name}")
 
 
 @pytest.mark.parametrize("tying", ["tied", "untied"])
@@ -100,12 +112,25 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
             assert_equal(both, single, f"{name} {kind}", tolerance=5e-6, of_moments=OF_SQUARED_RATIOS)
 
 
+def test_ranks_refuse_alike(tmp_path):
+    """Whatever is wrong with a response of the second rank, neither moves, and the step that follows is as ever."""
+    folder = tmp_path / "tied"
+    folder.mkdir()
+    (single,) = run(folder, "single", "mixed", "poisoned:two:60")
+    assert single["refused"] == len(POISONED)
+    for kind, passes in (("fsdp", "one:40"), ("ddp", "two:60")):
+        (both,) = run(folder, kind, "mixed", f"poisoned:{passes}")
+        assert_equal(both, single, f"poisoned {kind}")
+
+
 def test_what_saves_memory_changes_nothing(tmp_path):
     """Activation checkpointing, and shards that lie in host memory."""
     folder = tmp_path / "tied"
     folder.mkdir()
-    (single,), (offloaded,) = (run(folder, kind, "mixed", "plain:two:60") for kind in ("single", "offloaded"))
-    assert_equal(offloaded, single, "offloaded")
+    runs = "plain:two:60", "lora:two:60"
+    singles, offloaded = (run(folder, kind, "mixed", *runs) for kind in ("single", "offloaded"))
+    for name, both, single in zip(runs, offloaded, singles, strict=True):
+        assert_equal(both, single, f"offloaded {name}")
 
 
 def test_bfloat16_on_float32_weights_sharded(tmp_path):

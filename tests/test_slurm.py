@@ -16,7 +16,7 @@ from conftest import ROOT
 from safetensors.torch import load_file
 from slurm_cluster import cluster, installation
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]  # eleven runs, where other programs may be at work
 STEPS = 6
@@ -102,7 +102,7 @@ def test_an_fsdp_job_runs_in_two_tasks(jobs):
     ((job,), run) = jobs["whole"]
     assert (job["JobState"], job["ExitCode"], job["NumTasks"]) == ("COMPLETED", "0:0", "2"), said(run)
     assert (run / "train-rank1.log").exists()
-    assert read_curves(run / "tensorboard")["train/lr"][0] == list(range(STEPS))
+    assert read_curves(run)["train/lr"][0] == list(range(STEPS))
     assert f"step {STEPS}/{STEPS}" in said(run)
 
 

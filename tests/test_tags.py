@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import make_rollouts
-from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
@@ -21,11 +20,13 @@ from callbacks.monitors import (
     Monitors,
     OwnSampleDependence,
 )
+from callbacks.record import RunRecord
 from callbacks.samples import sample_table
 from callbacks.scoring import ScoringFailures
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import LARGE, SNRMonitor
 from callbacks.summary import outcome, summary_table
+from callbacks.tags import meaning
 from callbacks.throughput import Throughput
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -53,11 +54,14 @@ def make_report(first=0, **changes) -> StepReport:
         "rewards": torch.tensor([[1.0, 0], [0, 1], [1, 1]]),
         "greedy_rewards": None,
         "lengths": torch.tensor(LENGTHS).view(3, 2),
+        "finished": torch.tensor([[1.0, 1], [0, 1], [1, 1]]),
         "live": torch.tensor([True, True, False]),
         "square_norms": torch.tensor([[4.0, 16], [9, 1], [NAN, NAN]], dtype=torch.float64),
         "weights": torch.tensor([[4.0, 64], [9, 1], [NAN, NAN]], dtype=torch.float64),
         "advantages": torch.tensor([[1.0, -1], [-0.5, 0.5], [0, 0]]),
-        "ratios": torch.tensor([[1.0, 2], [1, 1], [NAN, NAN]], dtype=torch.float64),
+        "coefficients": torch.tensor([[0.5, 1], [0.25, 0.25], [0, 0]], dtype=torch.float64),
+        "group_squares": torch.tensor([2.0, 4, 0], dtype=torch.float64),
+        "log_ratios": torch.tensor([[1.0, 2], [1, 1], [NAN, NAN]], dtype=torch.float64).log(),
         "entropy": 1.25,
         "logprob_gap": LogprobGap(0.001, 0.01, 0.25),
         "moments": Moments(3, 3.0, 6.0),
@@ -76,6 +80,7 @@ class Watch:
 
     def log_dict(self, metrics):
         assert self.logged.keys().isdisjoint(metrics)
+        assert all(meaning(tag) for tag in metrics), metrics
         self.logged |= {tag: float(value) for tag, value in metrics.items()}
 
 
@@ -83,7 +88,7 @@ def logged(callback, *reports, step=0, **fields):
     """What the last of the reports makes the callback log."""
     for report in reports:
         watch = Watch(**fields)
-        trainer = SimpleNamespace(current_epoch=step, is_global_zero=True, logger=None, world_size=4)
+        trainer = SimpleNamespace(current_epoch=step, is_global_zero=True, loggers=[], world_size=4)
         callback.on_step(trainer, watch, report)
     return watch.logged
 
@@ -100,6 +105,7 @@ def test_the_step():
             "rollout/logprob_gap_p99": 0.01,
             "rollout/logprob_gap_max": 0.25,
             "rollout/length": 20 / 6,
+            "rollout/truncated": 1 / 6,
         }
     )
 
@@ -107,7 +113,14 @@ def test_the_step():
 def test_gradient_norms():
     """Norms 2, 4, 3, 1 of 2, 4, 1, 3 tokens; spreads 6 of 10 and 4 of 5."""
     assert logged(GradStats(), make_report()) == pytest.approx(
-        {"gradnorm/mean": 2.5, "gradnorm/cv_within_group": 0.7, "gradnorm/correlation_with_length": 0.2}
+        {
+            "gradnorm/mean": 2.5,
+            "gradnorm/q10": 1.3,
+            "gradnorm/q50": 2.5,
+            "gradnorm/q90": 3.7,
+            "gradnorm/cv_within_group": 0.7,
+            "gradnorm/correlation_with_length": 0.2,
+        }
     )
     assert logged(GradStats(), make_report(square_norms=torch.full((3, 2), NAN))) == {}
 
@@ -115,7 +128,7 @@ def test_gradient_norms():
 def test_norms_that_the_step_does_not_need(monkeypatch):
     """They are measured before it, and are there for the callbacks that follow."""
     found = make_report().square_norms
-    trainer = SimpleNamespace(current_epoch=10, logger=None)
+    trainer = SimpleNamespace(current_epoch=10, loggers=[], is_global_zero=True)
     monkeypatch.setattr("callbacks.grad_stats.live_square_norms", lambda policy, batch: found)
     policy = Watch(baseline=RLOOBaseline(), clock=Stopwatch())
     callback, report = GradStats(every=5), make_report(square_norms=torch.full((3, 2), NAN))
@@ -133,6 +146,7 @@ def test_signal_to_noise():
     callback = SNRMonitor(decay=0.5)
     assert logged(callback, make_report()) == pytest.approx(
         {
+            "snr/n_groups": 3,
             "snr/M1": 3,
             "snr/M2": 6,
             "snr/noise": 4.5,
@@ -161,7 +175,7 @@ def test_signal_to_noise():
 def test_second_moments_of_other_baselines():
     """Advantages ±1 of RLOO, and the rewards themselves, with weights ρ² n = 4, 64, 9, 1."""
     found = logged(SecondMoments({"rloo": RLOOBaseline(), "none": NoBaseline()}), make_report())
-    assert found == pytest.approx({"baseline/rloo": 1, "baseline/none": 5 / 78})
+    assert found == pytest.approx({"baseline/none": 5 / 78})
     assert logged(SecondMoments({"rloo": RLOOBaseline()}), make_report(square_norms=torch.full((3, 2), NAN))) == {}
 
 
@@ -258,7 +272,7 @@ class HeldOut:
 def test_held_out_accuracy():
     written, data = {}, HeldOut()
     logger = SimpleNamespace(log_metrics=lambda metrics, step: written.update(metrics, step=step))
-    trainer = SimpleNamespace(datamodule=data, logger=logger, current_epoch=7, global_rank=0, world_size=1)
+    trainer = SimpleNamespace(datamodule=data, loggers=[logger], current_epoch=7, global_rank=0, world_size=1)
     callback = HeldOutEvaluation(every=5, samples=4)
     callback.best = 0.25
     callback.evaluate(trainer)
@@ -282,7 +296,7 @@ def test_held_out_accuracy():
 def test_the_best_is_the_sampled_accuracy(monkeypatch):
     found = {0.0: Interval(0.9, 0.8, 1.0), 0.7: Interval(0.3, 0.2, 0.4)}
     monkeypatch.setattr(HeldOutEvaluation, "accuracy", lambda self, _, sampling: found[sampling.temperature])
-    callback, trainer = HeldOutEvaluation(every=5), SimpleNamespace(datamodule=HeldOut(), logger=None)
+    callback, trainer = HeldOutEvaluation(every=5), SimpleNamespace(datamodule=HeldOut(), loggers=[])
     for sampled, best in ((0.3, 0.3), (0.2, 0.3), (0.4, 0.4)):
         found[0.7] = Interval(sampled, 0.1, 0.5)
         callback.evaluate(trainer)
@@ -290,12 +304,11 @@ def test_the_best_is_the_sampled_accuracy(monkeypatch):
 
 
 def test_the_outcome_of_a_run_is_where_its_curves_end_and_their_areas(tmp_path):
-    trainer = SimpleNamespace(logger=TensorBoardLogger(tmp_path, name="", version=""), is_global_zero=True)
+    record = RunRecord(str(tmp_path))
     for step, accuracy in ((0, 0.2), (10, 0.8), (20, 0.5)):
-        trainer.logger.log_metrics({"eval/sampled_accuracy": accuracy, "train/reward": 1.0}, step)
-    trainer.logger.experiment.flush()
-    assert outcome(trainer) == pytest.approx({"eval/sampled_accuracy": 0.5, "eval/sampled_area": 0.575})
-    assert outcome(SimpleNamespace(logger=None, is_global_zero=True)) == {}
+        record.log_metrics({"eval/sampled_accuracy": accuracy, "train/reward": 1.0}, step)
+    assert outcome(tmp_path) == pytest.approx({"eval/sampled_accuracy": 0.5, "eval/sampled_area": 0.575})
+    assert outcome(tmp_path / "elsewhere") == {}
 
 
 def test_the_summary_has_first_and_last_values():

@@ -5,7 +5,7 @@ import csv
 from conftest import run_script, tiny_model
 from test_prompts import byte_tokenizer
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 
 
 def test_a_llama_with_a_tokenizer_of_its_own_trains_on_a_file(tmp_path, monkeypatch):
@@ -30,7 +30,7 @@ def test_a_llama_with_a_tokenizer_of_its_own_trains_on_a_file(tmp_path, monkeypa
     assert result.returncode == 0, result.stderr
     assert "data.train: 2 of 9 problems dropped: sharing 13 words in a row, or all, with" in result.stdout
     assert "data.train: 1 of 7 problems dropped: prompts longer than data.max_prompt_tokens=150" in result.stdout
-    curves = read_curves(tmp_path / "run" / "tensorboard")
+    curves = read_curves(tmp_path / "run")
     assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3
     assert min(curves["gradnorm/mean"][1]) > 0
     assert len(curves["train/reward"][1]) == 2

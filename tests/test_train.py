@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,16 @@ import torch
 import warm
 from conftest import ROOT, run_script
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.util.tensor_util import make_ndarray
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
+from callbacks.rollouts import read_rollouts
+from callbacks.tags import FIRST, TAGS, meaning
 from oblr.run.manifest import by_age
 
 DEMO_STEPS = 10
@@ -40,7 +48,7 @@ def demo(tmp_path_factory):
 
 
 def test_the_demo_learns(demo):
-    curves = read_curves(demo[0] / "tensorboard")
+    curves = read_curves(demo[0])
     accuracy, low, high = (curves[f"eval/sampled_{end}"][1] for end in ("accuracy", "low", "high"))
     assert 0.25 <= accuracy[0] <= 0.60
     assert accuracy[-1] > accuracy[0] + 0.10
@@ -53,25 +61,47 @@ def test_the_demo_shows_what_it_does(demo):
     assert "summary" in result.stdout
     assert len(result.stdout.splitlines()) < 30
     assert (folder / "summary.png").stat().st_size > 20_000
-    events = EventAccumulator(str(folder / "tensorboard"))
-    events.Reload()
-    tags = events.Tags()
     assert "warning" not in result.stdout
-    assert "gradnorm/per_sample" in tags["histograms"]
-    assert "rollout/samples/text_summary" in tags["tensors"]
     every_step = """train/reward train/lr train/entropy train/live_groups rollout/logprob_gap_max rollout/length
         gradnorm/mean gradnorm/cv_within_group gradnorm/correlation_with_length
-        baseline/rloo baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/none
+        baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/none
         snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema
         monitor/lr_factor monitor/effective_sample_size monitor/entropy_share reward/timeouts reward/errors
         time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""
-    curves = read_curves(folder / "tensorboard")
+    curves = read_curves(folder)
     for tag in every_step.split():
         assert curves[tag][0] == list(range(DEMO_STEPS)), tag
 
 
+def test_tensorboard_has_every_number_and_what_it_means(demo):
+    """By its own reader: a description of each, charts that have lines, and a row of hyper-parameters."""
+    curves = read_curves(demo[0])
+    events = EventMultiplexer().AddRun(str(demo[0] / "tensorboard"), "run").Reload()
+    shown = MultiplexerDataProvider(events, "").list_scalars(RequestContext(), experiment_id="", plugin_name="scalars")
+    assert {tag: series.description for tag, series in shown["run"].items()} == {tag: meaning(tag) for tag in curves}
+    of_benchmarks = {"eval/*_low", "eval/*_high", "eval/*"}
+    patterns = {next(pattern for pattern in TAGS if fnmatchcase(tag, pattern)) for tag in curves}
+    assert patterns == TAGS.keys() - of_benchmarks
+    for tag, (steps, values) in curves.items():
+        written = events.Tensors("run", tag)
+        assert [event.step for event in written] == steps
+        assert [make_ndarray(event.tensor_proto) for event in written] == pytest.approx(values, rel=1e-6)
+    tags = events.GetAccumulator("run").Tags()
+    assert {"gradnorm/per_sample", "rollout/samples/text_summary"} < set(tags["tensors"])
+    (config,) = events.Tensors("run", "custom_scalars__config__")
+    (category,) = Layout.FromString(config.tensor_proto.string_val[0]).category
+    assert [chart.title for chart in category.chart] == list(FIRST)
+    for patterns in FIRST.values():
+        assert all(any(re.fullmatch(pattern, tag) for tag in curves) for pattern in patterns)
+    assert category.chart[1].margin.series[0].upper == "eval/sampled_high"
+    started = events.SummaryMetadata("run", "_hparams_/session_start_info").plugin_data.content
+    parameters = HParamsPluginData.FromString(started).session_start_info.hparams
+    assert parameters["baseline"].string_value == "GradientWeightedBaseline"
+    assert parameters["eta0"].number_value == 0.01
+
+
 def test_the_engine_has_the_policys_weights_at_every_step(demo):
-    _, gaps = read_curves(demo[0] / "tensorboard")["rollout/logprob_gap_max"]
+    _, gaps = read_curves(demo[0])["rollout/logprob_gap_max"]
     assert max(gaps) <= 1e-3
 
 
@@ -106,9 +136,11 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     assert (logprobs - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(("optimizer", "baseline"), [("sgd", "gradient_weighted"), ("adamw", "value")])
-def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, baseline):
-    choices = (f"optimizer={optimizer}", f"baseline={baseline}")
+@pytest.mark.parametrize(
+    ("optimizer", "baseline", "adapter"), [("sgd", "gradient_weighted", "none"), ("adamw", "value", "lora")]
+)
+def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, baseline, adapter):
+    choices = (f"optimizer={optimizer}", f"baseline={baseline}", f"policy.adapter={adapter}")
     overrides = (*choices, "schedule.eta0=1e-3", "callbacks.checkpoints.every=1")
     assert train("steps=4", *overrides, folder="whole").returncode == 0
     assert train("steps=2", *overrides, folder="parts").returncode == 0
@@ -118,23 +150,35 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert not same(second, weights(tmp_path / "parts"))
     once, twice = ({path.name for path in (tmp_path / name).iterdir()} for name in ("whole", "parts"))
-    assert once == {"config.yaml", "run.json", "finished.json", "train.log", "policy", "checkpoints", "tensorboard"}
+    assert once == {
+        *("config.yaml", "run.json", "finished.json", "train.log", "metrics.jsonl"),
+        *("policy", "checkpoints", "tensorboard", "rollouts"),
+    }
     assert twice == once | {"config-2.yaml", "run-2.json"}
-    whole, parts = (read_curves(tmp_path / name / "tensorboard") for name in ("whole", "parts"))
+    whole, parts = (read_curves(tmp_path / name) for name in ("whole", "parts"))
     for tag in ("train/lr", "train/reward", "snr/ema", "gradnorm/mean"):
         assert whole[tag] == parts[tag], tag
+    for step in range(4):
+        whole, parts = (read_rollouts(tmp_path / name / "rollouts", step) for name in ("whole", "parts"))
+        assert whole == parts
+        assert len(whole) == 32
+    if adapter == "lora":
+        other = train("steps=6", "ckpt_path=last", "policy.lora.alpha=3", *overrides, folder="parts")
+        assert other.returncode == 2
+        assert "ckpt_path" in other.stderr
+        assert "policy.lora.alpha=64.0, not 3.0" in other.stderr
 
 
 def test_without_callbacks_the_parameters_are_the_same_bits(train, tmp_path):
     for baseline in ("gradient_weighted", "rloo"):  # rloo: norms are measured by a callback
         seen, alone = f"{baseline}-seen", f"{baseline}-alone"
         assert train("steps=2", f"baseline={baseline}", folder=seen).returncode == 0
-        names = "evaluation throughput grad_stats monitors snr samples progress graceful_stop"
+        names = "evaluation throughput grad_stats monitors snr samples rollouts progress graceful_stop"
         removed = [f"~callbacks.{name}" for name in names.split()]
         result = train("steps=2", f"baseline={baseline}", *removed, folder=alone)
         assert result.returncode == 0, result.stderr
         assert same(weights(tmp_path / seen), weights(tmp_path / alone))
-        assert "gradnorm/mean" in read_curves(tmp_path / seen / "tensorboard")
+        assert "gradnorm/mean" in read_curves(tmp_path / seen)
 
 
 TWO = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
@@ -211,6 +255,6 @@ def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
         resume = ["ckpt_path=last"] if done > 1 else []
         result = train(f"steps={done}", *trainer, *resume, "optimizer=adamw", "schedule.eta0=1e-3")
         assert result.returncode == 0, result.stderr
-    curves = read_curves(tmp_path / "run" / "tensorboard")
+    curves = read_curves(tmp_path / "run")
     assert curves["train/lr"][0] == [0, 1, 2, 3]
     assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3

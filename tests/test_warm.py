@@ -8,7 +8,7 @@ import pytest
 import warm
 from conftest import run_script
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 
 
 def both(command, cwd, environment):
@@ -111,6 +111,6 @@ def test_a_run_is_the_same(train, tmp_path):
         assert result.returncode == 0, result.stderr
     policies = [(tmp_path / name / "policy" / "model.safetensors").read_bytes() for name in ("new", "warm")]
     assert policies[0] == policies[1]
-    new, warmed = (read_curves(tmp_path / name / "tensorboard") for name in ("new", "warm"))
+    new, warmed = (read_curves(tmp_path / name) for name in ("new", "warm"))
     assert new.keys() == warmed.keys()
     assert all(new[tag] == warmed[tag] for tag in new if not tag.startswith(("time/", "throughput/", "memory/")))

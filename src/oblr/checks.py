@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from oblr.baselines.base import Baseline
 from oblr.errors import SettingError
 from oblr.losses.base import Loss
+from oblr.policy.adapter import LoRA
 from oblr.policy.model import load_config
-from oblr.run.checkpoint import shapes
+from oblr.run.checkpoint import meta, shapes
 from oblr.run.manifest import by_age, is_complete
 from oblr.schedules.base import Schedule
 from oblr.types import ResponseTokens
@@ -96,11 +97,31 @@ def check_folder(folder: Path, joining: bool) -> None:
         raise SettingError("paths.output_dir", f"{folder} is not writable", "choose another")
 
 
-def find_checkpoint(ckpt_path: str | None, folder: Path, config: PretrainedConfig) -> Path | None:
-    """The checkpoint to resume from; ``last`` is the newest complete one in the run folder, ``auto`` too, if any.
+def trained(config: PretrainedConfig, lora: LoRA | None) -> dict[str, torch.Size]:
+    """The shapes of what a run trains, by name: weights, or adapters.
 
     Raises:
-        SettingError: it is missing, incomplete, not one of ours, or of another architecture.
+        SettingError: the policy has no such layers as are to be adapted.
+    """
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        if lora is not None:
+            lora.attach(model)
+    return {f"scorer.lm.{name}": p.shape for name, p in model.named_parameters() if p.requires_grad}
+
+
+def find_checkpoint(
+    ckpt_path: str | None, folder: Path, expected: Mapping[str, torch.Size], base: Mapping[str, Any]
+) -> Path | None:
+    """The checkpoint to resume from; ``last`` is the newest complete one in the run folder, ``auto`` too, if any.
+
+    Args:
+        expected: what it is to hold, see :func:`trained`.
+        base: what trained adapters belong to, see :attr:`PolicyModule.base`.
+
+    Raises:
+        SettingError: it is missing, incomplete, not one of ours, or of another architecture, or its adapters are of
+            other weights.
     """
     if ckpt_path is None:
         return None
@@ -117,12 +138,18 @@ def find_checkpoint(ckpt_path: str | None, folder: Path, config: PretrainedConfi
         raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint, or last")
     if not is_complete(path):
         raise SettingError("ckpt_path", f"{path} is not a complete checkpoint", "give another, or last")
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    expected = {f"scorer.lm.{name}": p.shape for name, p in model.named_parameters()}
     if shapes(path) != expected:
         raise SettingError(
-            "ckpt_path", f"{path} belongs to a policy of another architecture", "resume it with its own policy.path"
+            "ckpt_path",
+            f"{path} belongs to a policy of another architecture, or of other adapters",
+            "resume it with its own policy.path, policy.adapter and policy.lora",
+        )
+    found = meta(path)["oblr"].get("base", {})
+    if differing := [name for name in base if found.get(name) != base[name]]:
+        raise SettingError(
+            "ckpt_path",
+            f"the adapters in {path} belong to {differing[0]}={found.get(differing[0])}, not {base[differing[0]]}",
+            "resume it with its own policy, for they mean nothing to another",
         )
     return path
 

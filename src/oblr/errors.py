@@ -40,6 +40,10 @@ class StaleEngineError(RunError):
     """The rollout engine does not sample from the policy that is being trained."""
 
 
+class RefusedError(RunError):
+    """One step after the other had no finite gradient."""
+
+
 class EngineDiedError(RunError):
     """The rollout engine is gone, does not answer, or lost its weights; it can be restarted."""
 

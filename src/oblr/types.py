@@ -6,6 +6,7 @@
 A *group* is the G responses to one prompt; a batch lists its sequences group by group.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -28,13 +29,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A scored response of the behaviour policy."""
+    """A scored response of the behaviour policy; ``outcome`` is ``scored``, or why it has no reward of its own."""
 
     problem: Problem
     prompt_ids: list[int]
     completion: Completion
     text: str
     reward: float
+    outcome: str = "scored"
 
     @property
     def n_tokens(self) -> int:
@@ -66,6 +68,11 @@ class RolloutBatch:
     def lengths(self) -> Tensor:
         """Response tokens, int64 [N, G]."""
         return torch.tensor([len(r.completion.token_ids) for r in self.rollouts]).view(-1, self.group_size)
+
+    @cached_property
+    def finished(self) -> Tensor:
+        """Whether a response ended before the token limit, float32 [N, G]."""
+        return torch.tensor([r.completion.finished for r in self.rollouts]).float().view(-1, self.group_size)
 
     def group(self, q: int) -> list[Rollout]:
         return self.rollouts[q * self.group_size : (q + 1) * self.group_size]
@@ -157,6 +164,10 @@ class Moments:
     square_mean: float
 
     @property
+    def finite(self) -> bool:
+        return math.isfinite(self.mean_square) and math.isfinite(self.square_mean)
+
+    @property
     def noise(self) -> float:
         """``tr H = N/(N−1) · (M2 − M1)``: trace of the covariance of one group's gradient, unbiased. NaN if N = 1."""
         if self.n_groups < 2:
@@ -209,16 +220,20 @@ class StepReport:
         rewards: what the baseline was given, a penalty that shapes them included, float32 [N, G].
         greedy_rewards: float32 [N], see :class:`RolloutBatch`.
         lengths: response tokens, int64 [N, G].
+        finished: 1 where a response ended before the token limit, float32 [N, G].
         live: bool [N]; groups that took part in the update.
         square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, or ``‖Σ_t f_it ∇θ log π_it‖²`` where the loss has factors ``f`` of
             tokens, float64 [N, G], NaN where it was not computed.
         weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
         advantages: float32 [N, G]; means over the tokens where they differ from token to token.
+        coefficients: mean size of the coefficients that the tokens' scores have in ``g_q``, float64 [N, G].
+        group_squares: ``‖g_q‖²``, float64 [N].
         entropy: mean entropy in nats of the next-token distribution over the tokens of live groups; NaN without any.
         logprob_gap: of the sequences that were checked after the sync, by the rank with the largest of each.
-        ratios: importance ratios ``π(o_i|q)/μ(o_i|q)``, float32 [N, G], NaN likewise.
+        log_ratios: ``log π(o_i|q) − log μ(o_i|q)``, float64 [N, G], NaN likewise.
         moments: of the group gradients.
-        lr: ``η_t``.
+        lr: ``η_t``; 0 where the step was refused.
+        refused: whether something that the step found is no number, so that nothing has moved.
     """
 
     batch: RolloutBatch
@@ -227,12 +242,21 @@ class StepReport:
     rewards: Tensor
     greedy_rewards: Tensor | None
     lengths: Tensor
+    finished: Tensor
     live: Tensor
     square_norms: Tensor
     weights: Tensor
     advantages: Tensor
-    ratios: Tensor
+    coefficients: Tensor
+    group_squares: Tensor
+    log_ratios: Tensor
     entropy: float
     logprob_gap: LogprobGap
     moments: Moments
-    lr: float
+    lr: float = 0.0
+    refused: bool = False
+
+    @property
+    def ratios(self) -> Tensor:
+        """Importance ratios ``ρ_i = π(o_i|q)/μ(o_i|q)``, float64 [N, G]; inf where the logarithm exceeds 709."""
+        return self.log_ratios.exp()

@@ -102,18 +102,35 @@ def test_frozen_parameters_are_left_out():
     torch.testing.assert_close(tape.square_norms.float(), expected, rtol=1e-5, atol=0)
 
 
-class ShiftedRMSNorm(nn.Module):
-    """Gemma's variant: the same name ending, another formula."""
+class Curved(nn.Module):
+    """The parameters and the name ending of a norm, but not linear in them."""
 
     def __init__(self, size):
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(size)), 1e-6
 
     def forward(self, x):
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * (1 + self.weight)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight.square()
 
 
-@pytest.mark.parametrize("stranger", [nn.Conv1d(2, 2, 1), nn.LayerNorm(48), ShiftedRMSNorm(48)])
+class OverTokens(nn.LayerNorm):
+    """What a token gets depends on others."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(1, keepdim=True))
+
+
+class Lookup(nn.Embedding):
+    """Not a multiple of the rows."""
+
+    def forward(self, ids):
+        return super().forward(ids).tanh()
+
+
+STRANGERS = [nn.Conv1d(2, 2, 1), nn.Bilinear(2, 2, 2), Curved(48), OverTokens(48), Lookup(7, 3)]
+
+
+@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda stranger: type(stranger).__name__)
 def test_an_unknown_layer_is_an_error_that_names_it(stranger):
     lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
     lm.model.stranger = stranger
@@ -123,3 +140,34 @@ def test_an_unknown_layer_is_an_error_that_names_it(stranger):
     ):
         pass
     assert not any("forward" in vars(module) for module in lm.modules())
+
+
+def measured(lm, packed):
+    with capture(lm, packed.segments, packed.target_segments) as tape:
+        TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+    return tape.square_norms
+
+
+def test_a_layer_that_is_used_twice_is_refused_by_name():
+    lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
+    lm.model.layers[1] = lm.model.layers[0]
+    with pytest.raises(SettingError, match=r"layer 'model\.layers\.0\.mlp\.down_proj' is used twice"):
+        measured(lm, packed)
+
+
+def test_a_parameter_that_two_layers_share_is_refused_by_name():
+    lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
+    lm.model.layers[1].mlp.gate_proj.weight = lm.model.layers[0].mlp.gate_proj.weight
+    with pytest.raises(
+        SettingError, match=r"'model\.layers\.0\.mlp\.gate_proj' and 'model\.layers\.1\.mlp\.gate_proj'"
+    ):
+        measured(lm, packed)
+
+
+def test_a_layer_that_sees_other_than_tokens_is_refused_by_name():
+    lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
+    mlp = lm.model.layers[0].mlp
+    forward = mlp.forward
+    mlp.forward = lambda x: forward(x[:, ::2]).repeat_interleave(2, 1)[:, : x.shape[1]]
+    with pytest.raises(SettingError, match=r"layer 'model\.layers\.0\.mlp\.gate_proj' \(Linear\) is given .*token"):
+        measured(lm, packed)

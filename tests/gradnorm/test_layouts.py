@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import FAMILIES, VOCAB, combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import FAMILIES, VOCAB, adapt, combine, make_rollouts, score_gradients, square_norm, tiny_model
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -31,10 +31,13 @@ def models(draw):
     )
     if draw(st.booleans()):
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if draw(st.booleans()):
+    trained = draw(st.sampled_from(["all", "some", "adapters"]))
+    if trained == "some":
         frozen = draw(st.sampled_from(["embed", "norm", "mlp", "q_proj", "layers.0"]))
         for name, p in lm.named_parameters():
             p.requires_grad_(frozen not in name)
+    if trained == "adapters":
+        adapt(lm, draw(st.integers(1, 9)), draw(st.sampled_from(["all-linear", ["q_proj", "down_proj"]])))
     return lm
 
 

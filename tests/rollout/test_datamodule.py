@@ -104,7 +104,7 @@ def test_a_resumed_run_sees_the_problems_of_an_uninterrupted_one_on_any_number_o
 
 
 def in_a_run(**changes):
-    """A data module with a started engine and the policy's weights, at the first step."""
+    """A data module with an engine and the policy's weights, at the first step."""
     data = make(**changes)
     data.trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
@@ -161,15 +161,16 @@ def counted(deaths_in_generate=0, deaths_in_sync=0, **changes):
 
 def test_the_engine_sleeps_whenever_it_is_not_needed_and_gets_new_weights_after():
     data = counted()
+    assert data.engine.calls == []  # the policy is checked first
     data.next_batch()
     data.next_batch()
-    assert data.engine.calls == ["start", "sleep"] + ["sync", "generate", "sleep"] * 2
+    assert data.engine.calls == ["start"] + ["sync", "generate", "sleep"] * 2
 
 
 def test_an_engine_that_dies_is_restarted_and_refitted_and_nothing_changes(caplog):
     data, undisturbed = counted(deaths_in_sync=1, deaths_in_generate=2), counted()
     assert data.next_batch().rollouts == undisturbed.next_batch().rollouts
-    lives = ["start", "sleep", "sync"] + ["start", "sync", "generate"] * 3
+    lives = ["start", "sync"] + ["start", "sync", "generate"] * 3
     assert data.engine.calls == [*lives, "sleep"]
     assert [record.message for record in caplog.records if record.name == "oblr.rollout.datamodule"] == [
         f"step 1 is repeated: the rollout engine died and is restarted ({n} of rollout.restarts=3): it died"

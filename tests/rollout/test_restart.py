@@ -94,6 +94,8 @@ def test_an_engine_that_has_died_is_taken_down_before_the_next(on_a_gpu):
 @pytest.mark.parametrize("llm", [ClingingLLM, BrokenLLM])
 def test_one_that_cannot_be_taken_down_ends_the_run(on_a_gpu, llm):
     data = in_a_run(engine="vllm", engines={"vllm": partial(on_a_gpu, llm)})
+    data.start_engine()
+    data.engine.sleep()
     with pytest.raises(RunError, match=r"vLLM .*\(go on with ckpt_path=last; rollout\.engine=server") as caught:
         data.generate([[1, 2]], data.sampling, [1])
     assert not isinstance(caught.value, EngineDiedError)  # which would be tried again
@@ -122,6 +124,7 @@ def test_vllm_itself_dies_and_nothing_changes(caplog):
     """On a CPU; it has limits of its own, too."""
     limited = partial(VLLMEngine, str(POCKET), "float32", 128, max_num_batched_tokens=256, max_num_seqs=8)
     data = in_a_run(engine="vllm", engines={"vllm": limited}, prompts_per_step=4)
+    data.start_engine()
     scheduler = data.engine._llm.llm_engine.vllm_config.scheduler_config
     assert (scheduler.max_num_batched_tokens, scheduler.max_num_seqs) == (256, 8)
     prompts, seeds = [data.encode(problem) for problem in data.held_out[:4]], range(100, 500, 100)

@@ -16,7 +16,7 @@ from conftest import POCKET, ROOT
 from safetensors.torch import load_file
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
-from callbacks.summary import read_curves
+from callbacks.record import read_curves
 from oblr.errors import EngineDiedError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.policy.model import TokenScorer, load_model, load_tokenizer
 from oblr.rollout.client import Refused
@@ -206,7 +206,7 @@ def test_two_ranks_share_a_server(train, tmp_path, engine):
     ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
     result = train("steps=2", *RUN, *ranks, f"rollout.engines.server.url={engine.server.url}")
     assert result.returncode == 0, result.stderr
-    assert max(read_curves(tmp_path / "run" / "tensorboard")["rollout/logprob_gap_max"][1]) < 1e-3
+    assert max(read_curves(tmp_path / "run")["rollout/logprob_gap_max"][1]) < 1e-3
 
 
 @pytest.mark.servers

@@ -72,6 +72,9 @@ class Baseline(ABC):
             reduce: adds a tensor up over the ranks.
         """
 
+    def forget(self) -> None:
+        """The step is refused: what was studied of it is not to be learnt."""
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 

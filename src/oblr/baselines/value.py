@@ -81,6 +81,9 @@ class ValueBaseline(Baseline):
         self.moments = step if self.moments is None else self.decay * self.moments.to(step) + step
         self.studied, self.solution = None, self.solve(self.moments)
 
+    def forget(self) -> None:
+        self.studied = None
+
     def solve(self, moments: Tensor) -> Tensor:
         """``(w, c)`` of least squared error, ``c`` being free of the penalty, float64 [D + 1]."""
         gram, targets = moments[:-1, :-1], moments[:-1, -1]

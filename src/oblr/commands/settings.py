@@ -32,7 +32,7 @@ Precision = Literal["float32", "bfloat16"]
 SECTIONS = (
     *("baseline", "callbacks", "data", "data.held_out", "data.train", "gradnorm", "logger", "loss", "optimizer"),
     *("paths", "planned", "policy", "pretraining", "prompt", "requires", "reward", "rollout", "rollout.engines"),
-    *("schedule", "schedule.schedule", "trainer", "benchmarks"),
+    *("schedule", "schedule.schedule", "trainer", "benchmarks", "policy.lora"),
 )
 SETTINGS: dict[str, Any] = {
     # sections, where something else stands in their place
@@ -72,6 +72,10 @@ SETTINGS: dict[str, Any] = {
     "policy.cpu_offload": bool,
     "policy.attention": Literal["auto", "varlen", "sdpa"],
     "policy.temperature": Positive,
+    "policy.adapter": Literal["none", "lora"],
+    "policy.lora.rank": Count,
+    "policy.lora.alpha": Positive,
+    "policy.lora.targets": Literal["all-linear"] | list[str],
     "gradnorm.tier": Literal["exact", "sketch", "logit", "length", "uniform"],
     "gradnorm.passes": Literal["auto", "one", "two"],
     "gradnorm.probes": Count,
@@ -141,6 +145,7 @@ SETTINGS: dict[str, Any] = {
     "callbacks.*.patience": Count,
     "callbacks.*.keep": Count,
     "callbacks.*.k": list[Count],
+    "callbacks.rollouts.limit_mib": Positive,
     "callbacks.monitors.*.bound": Positive,
     # evaluation
     "model": Text | list[str],

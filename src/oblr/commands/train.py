@@ -3,16 +3,19 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import hydra
 import lightning as L
 import rich
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
 from callbacks.graceful_stop import GracefulStop
+from callbacks.record import RunRecord
 from callbacks.summary import outcome
 from oblr.checks import (
     check_batch,
@@ -22,13 +25,18 @@ from oblr.checks import (
     check_machine,
     check_policy,
     find_checkpoint,
+    trained,
 )
 from oblr.commands.launch import ROOT, RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
+from oblr.commands.settings import leaves
 from oblr.policy.model import load_tokenizer
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
 from oblr.run.terminal import quiet_terminal
+
+#: Sections and settings in which runs of one sweep may differ.
+COMPARED = ["seed", "steps", "eta0", "baseline", "loss", "schedule", "gradnorm", "kl", "optimizer"]
 
 
 def main(cfg: DictConfig) -> None:
@@ -41,9 +49,9 @@ def main(cfg: DictConfig) -> None:
     check_machine(**cfg.requires)
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
-    checkpoint = find_checkpoint(cfg.ckpt_path, folder, config)
     tokenizer = load_tokenizer(cfg.policy.path)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
     datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, _convert_="all")
     check_batch(
         policy.baseline,
@@ -71,6 +79,8 @@ def main(cfg: DictConfig) -> None:
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), GracefulStop())
         stop.listen()
+        for own in trainer.loggers:
+            own.log_hyperparams(compared(cfg))
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
             rich.print(f"resuming    {checkpoint}")
@@ -84,14 +94,28 @@ def main(cfg: DictConfig) -> None:
         policy.scorer.export(tokenizer, folder / "policy", policy.compute_dtype)
         rich.print(f"policy      {folder / 'policy'}")
         if first:
-            write_finished(folder, steps=trainer.current_epoch, metrics=outcome(trainer))
+            write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
+
+
+def compared(cfg: DictConfig) -> dict[str, Any]:
+    """The settings by which runs of a sweep are told apart: a part of the method is called by its class."""
+    sections = OmegaConf.to_container(OmegaConf.masked_copy(cfg, COMPARED), resolve=True)
+    found = {}
+    for path, value in leaves(sections):
+        name = path.removesuffix("._target_")
+        found[name] = (
+            value.rpartition(".")[2] if name != path else value if isinstance(value, float | int) else str(value)
+        )
+    return found
 
 
 def build_trainer(cfg: DictConfig) -> L.Trainer:
     callbacks = hydra.utils.instantiate(cfg.callbacks, _convert_="all")
-    logger = hydra.utils.instantiate(cfg.logger, _convert_="all")
+    loggers: list[Logger] = [RunRecord(cfg.paths.output_dir)]
+    if cfg.logger:
+        loggers.append(hydra.utils.instantiate(cfg.logger, _convert_="all"))
     # GracefulStop requeues, after the step; Lightning would do it in the middle of one.
     plugins = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None
     return hydra.utils.instantiate(
-        cfg.trainer, callbacks=list(callbacks.values()), logger=logger, plugins=plugins, _convert_="all"
+        cfg.trainer, callbacks=list(callbacks.values()), logger=loggers, plugins=plugins, _convert_="all"
     )

@@ -7,24 +7,21 @@ whose backward hands the layer's use to a :class:`~oblr.gradnorm.tape.Tape`.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.func import functional_call
 
 from oblr.errors import SettingError
+from oblr.gradnorm import kinds
+from oblr.gradnorm.axes import token_rows
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, product
 from oblr.gradnorm.precision import autocast, rounded
 from oblr.gradnorm.tape import Mode, Tape
 from oblr.gradnorm.uses import EmbeddingUse, LinearUse, SumUse
 from oblr.kernels import on_gpu
 from oblr.segments import Segments
-
-#: Layers that have been found to be plain RMSNorms.
-_RMS_NORMS: WeakSet[nn.Module] = WeakSet()
 
 
 def _cast(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -36,22 +33,24 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, *use: Any):
         ctx.dtype, ctx.use, weight = weight.dtype, use, rounded(weight)  # the gradient is the master weight's
         ctx.save_for_backward(x, weight)
-        return F.linear(x, weight, autocast(bias))
+        return F.linear(x, weight.t() if use[3] else weight, autocast(bias))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor):
-        (x, weight), (tape, module, (train_weight, train_bias)) = ctx.saved_tensors, ctx.use
+        (x, weight), (tape, module, (train_weight, train_bias), transposed) = ctx.saved_tensors, ctx.use
         head = module is tape.head
         segments, b = tape.head_segments if head else tape.segments, gy.flatten(0, -2)
         grad_weight = grad_bias = None
         if train_weight:
-            use = LinearUse(module, "weight", b, segments, x.flatten(0, -2), tied=head and tape.tied)
+            a = x.flatten(0, -2)
+            left, right = (a, b) if transposed else (b, a)
+            use = LinearUse(module, "weight", left, segments, right, tied=head and tape.tied)
             grad_weight = tape.take_head(use) if head else tape.take(use)
         if train_bias:
             grad_bias = tape.take(SumUse(module, "bias", segments.sum(b.float()), segments))
-        gx = gy @ weight if ctx.needs_input_grad[0] else None
-        return gx, _cast(grad_weight, ctx.dtype), _cast(grad_bias, ctx.dtype), None, None, None, None
+        gx = gy @ (weight.t() if transposed else weight) if ctx.needs_input_grad[0] else None
+        return gx, _cast(grad_weight, ctx.dtype), _cast(grad_bias, ctx.dtype), None, None, None, None, None
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -91,62 +90,99 @@ class _RMSNorm(torch.autograd.Function):
         return gx.to(x.dtype), _cast(grad_weight, weight.dtype), None, None, None, None
 
 
+class _Scale(torch.autograd.Function):
+    """Passes on what a layer ``y = A(x) + D(x) ⊙ w + b`` has computed with weights that autograd does not know."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, *use: Any):
+        ctx.save_for_backward(x)
+        ctx.dtype, ctx.use = weight.dtype, use
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gy: Tensor):
+        (x,), (tape, module, forward, axis, (train_weight, train_bias)) = ctx.saved_tensors, ctx.use
+        dimensions, grad_weight, grad_bias = module._parameters["weight"].ndim, None, None
+
+        def sums(products: Tensor) -> Tensor:
+            """Of each segment, over whatever shares the parameter too."""
+            rows = token_rows(products, axis, tape.rows, dimensions).sum(1)
+            return tape.segments.sum(rows).unflatten(1, products.shape[products.ndim - dimensions :])
+
+        if train_weight:
+            _, factor = kinds.scale_parts(module, forward, x.float())
+            use = SumUse(module, "weight", sums(gy.float() * factor), tape.segments)
+            grad_weight = tape.take(use)
+        if train_bias:
+            grad_bias = tape.take(SumUse(module, "bias", sums(gy.float()), tape.segments))
+        return gy, None, _cast(grad_weight, ctx.dtype), _cast(grad_bias, ctx.dtype), *[None] * 6
+
+
 class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, weight: Tensor, anchor: Tensor, tape: Tape, module: nn.Embedding):
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, anchor: Tensor, scale: Tensor, tape: Tape, module: nn.Embedding):
         ctx.save_for_backward(ids, weight)
-        ctx.tape, ctx.module = tape, module
+        ctx.tape, ctx.module, ctx.scale = tape, module, scale.item()
         x = F.embedding(ids, weight)
+        x = x if ctx.scale == 1 else x * scale
         return autocast(x) if on_gpu(x) else x
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor):
         (ids, weight), tape = ctx.saved_tensors, ctx.tape
-        e, known = gy.flatten(0, -2), tape.token_ids is not None and ctx.module is tape.embedding
+        own = ctx.module is tape.embedding
+        e, known = gy.flatten(0, -2), tape.token_ids is not None and own
+        if ctx.scale != 1:
+            e = e * ctx.scale
         if ctx.module.padding_idx is not None:  # like nn.Embedding: this row has no gradient
             e = e * (ids.flatten() != ctx.module.padding_idx)[:, None]
         token_ids = tape.token_ids if known else ids.flatten().cpu()
-        gradient = tape.take(EmbeddingUse(ctx.module, "weight", e, tape.segments, token_ids, tape.tied_head))
-        tape.tied_head = None
-        return None, _cast(gradient, weight.dtype), None, None, None
-
-
-def rms_norm_epsilon(module: nn.Module) -> float | None:
-    """ε if ``module`` computes ``w ⊙ x/√(mean x² + ε)``: checked on numbers, since variants share the name."""
-    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    weight = getattr(module, "weight", None)
-    if module in _RMS_NORMS:  # a capture is made for every micro-batch; the formula does not change between them
-        return eps
-    if eps is None or weight is None or weight.ndim != 1 or len(list(module.parameters())) != 1:
-        return None
-    weight = torch.linspace(0.5, 2, len(weight))  # not the weight itself, which may be sharded
-    x = torch.linspace(-1, 1, 2 * len(weight)).view(2, -1)
-    expected = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
-    if not torch.allclose(functional_call(module, {"weight": weight}, (x,)), expected):
-        return None
-    _RMS_NORMS.add(module)
-    return eps
+        head = tape.tied_head if own else None
+        gradient = tape.take(EmbeddingUse(ctx.module, "weight", e, tape.segments, token_ids, head))
+        if own:
+            tape.tied_head = None
+        return None, _cast(gradient, weight.dtype), None, None, None, None
 
 
 def _captured_forward(name: str, module: nn.Module, tape: Tape) -> Callable[..., Tensor]:
     """The replacement forward of a layer that owns trainable parameters."""
-    if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
-        trained = [p is not None and p.requires_grad for p in (module.weight, module.bias)]
-        return lambda x: _Linear.apply(
-            tape.input(x),
-            tape.parameter(module.weight),
-            tape.parameter(module.bias),
-            tape.anchor,
-            tape,
-            module,
-            trained,
-        )
-    if isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq:
-        return lambda ids: _Embedding.apply(ids, tape.parameter(module.weight), tape.anchor, tape, module)
-    eps = rms_norm_epsilon(module)
-    if eps is not None:
-        return lambda x: _RMSNorm.apply(x, tape.parameter(module.weight), tape.anchor, eps, tape, module)
+    trained = [p is not None and p.requires_grad for p in map(module._parameters.get, ("weight", "bias"))]
+    forward: Callable[[Tensor], Tensor] = module.forward
+    if kinds.is_linear(module) or kinds.is_transposed(module):
+        transposed = kinds.is_transposed(module)
+
+        def linear(x: Tensor) -> Tensor:
+            if module is not tape.head:
+                tape.check_rows(module, x, 1)
+            weight, bias = (tape.parameter(p) for p in (module.weight, module.bias))
+            return _Linear.apply(tape.input(x), weight, bias, tape.anchor, tape, module, trained, transposed)
+
+        return linear
+    if isinstance(module, nn.Embedding) and (scale := kinds.lookup_scale(module, forward)) is not None:
+
+        def lookup(ids: Tensor) -> Tensor:
+            if module is not tape.embedding:
+                tape.check_rows(module, ids, 0)
+            return _Embedding.apply(ids, tape.parameter(module.weight), tape.anchor, scale, tape, module)
+
+        return lookup
+    eps = kinds.rms_norm_epsilon(module)
+    if eps is not None or kinds.is_scale(module, forward):
+        dimensions = module.get_parameter("weight").ndim
+
+        def scaled(x: Tensor) -> Tensor:
+            axis, weight = tape.check_rows(module, x, dimensions, alone=False), tape.parameter(module.weight)
+            if eps is not None and axis < 2:
+                return _RMSNorm.apply(x, weight, tape.anchor, eps, tape, module)
+            bias = tape.parameter(module._parameters.get("bias"))
+            own = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+            with kinds.given(module, {key: p.detach() for key, p in own.items()}):
+                y = forward(x)
+            return _Scale.apply(y, x.detach(), weight, bias, tape.anchor, tape, module, forward, axis, trained)
+
+        return scaled
     raise SettingError(
         "policy.path",
         f"layer {name!r} ({type(module).__name__}) owns trainable parameters whose gradient norm is not known",
@@ -168,25 +204,37 @@ def capture(
     Frozen parameters are left out. Forward and backward both belong inside; attention must not cross segments.
 
     Args:
-        model: a Hugging Face causal LM of linear, RMSNorm and embedding layers; its head may be tied.
+        model: a Hugging Face causal LM of layers of :mod:`oblr.gradnorm.kinds`; its head may be tied.
         segments, head_segments, mode, token_ids: see :class:`~oblr.gradnorm.tape.Tape`.
         linear_norms: likewise; exact unless given.
 
     Raises:
-        SettingError: a layer of another kind owns trainable parameters.
+        SettingError: a layer of another kind owns trainable parameters, or is used twice, or shares them, or is given
+            something else than tokens.
     """
     tape = Tape(model, segments, head_segments, mode, linear_norms or ExactNorms(), token_ids)
     tape.head.tape = tape  # for head_scores, which does without the head's forward
+    seen = tape.embedding.register_forward_pre_hook(lambda _, given: tape.see(given[0]))
+    owners: dict[nn.Parameter, str] = {}
     patched: list[tuple[nn.Module, Any]] = []
     try:
         for name, module in model.named_modules():
             if any(p.requires_grad for p in module.parameters(recurse=False)):
+                for p in module.parameters(recurse=False):
+                    first = owners.setdefault(p, name)
+                    if first != name and not (tape.tied and module in (tape.head, tape.embedding)):
+                        raise SettingError(
+                            "policy.path",
+                            f"layers {first!r} and {name!r} share a parameter: the norm of its gradient is not known",
+                            "use a model whose layers have parameters of their own",
+                        )
                 captured, before = _captured_forward(name, module, tape), vars(module).get("forward")
                 module.forward = captured  # type: ignore[method-assign]
                 patched.append((module, before))
         yield tape
     finally:
         tape.forget_inputs()
+        seen.remove()
         del tape.head.tape
         for module, before in patched:
             del module.forward

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from oblr.errors import SettingError
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
+from oblr.gradnorm.kinds import is_linear, is_transposed
 from oblr.gradnorm.precision import no_autocast
 from oblr.gradnorm.tape import GradientSum
 from oblr.packing import PackedBatch
@@ -192,10 +193,13 @@ class GradNorms:
             return
         parameters = [p for p in lm.parameters() if p.requires_grad]
         checkpointing = getattr(lm, "is_gradient_checkpointing", False)
+        linears = (module for module in lm.modules() if is_linear(module) or is_transposed(module))
+        trained = ((module, module.get_parameter("weight")) for module in linears)
         kept = sum(
-            module.out_features + module.in_features * checkpointing  # without it autograd keeps the inputs anyway
-            for module in lm.modules()
-            if isinstance(module, nn.Linear) and module.weight.requires_grad
+            # without checkpointing autograd keeps the inputs anyway
+            weight.shape[is_transposed(module)] + weight.shape[is_linear(module)] * checkpointing
+            for module, weight in trained
+            if weight.requires_grad
         )
         needed = token_budget * kept * computed.itemsize
         gradients = sum(_local(p).nbytes for p in parameters if p.grad is None)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
+from oblr.errors import SettingError
+from oblr.gradnorm.axes import token_axis
 from oblr.gradnorm.contractions import LinearNorms, square_norm
 from oblr.gradnorm.head import HeadUse
 from oblr.gradnorm.precision import autocast, no_autocast
@@ -64,9 +66,12 @@ class Tape:
     ):
         device, self.token_ids = segments.device, token_ids
         self.segments, self.head_segments, self.mode, self.linear_norms = segments, head_segments, mode, linear_norms
-        self.parts: list[Tensor] = []  # squared norms [S] of single parameters' gradients
+        #: squared norms [S] of single parameters' gradients
+        self.parts: dict[tuple[nn.Module, str], Tensor] = {}
         # Makes every captured layer's output require a gradient, whether or not its input does.
         self.anchor = torch.zeros((), device=device, requires_grad=True)
+        self.model = model
+        self.rows = torch.Size()  # (R, L), once it is known
         self.head, self.embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
         self.tied = self.head.weight is self.embedding.weight
         self.sharded = isinstance(self.embedding.weight, DTensor)
@@ -78,7 +83,7 @@ class Tape:
     @property
     def square_norms(self) -> Tensor:
         """``‖∇θ f_s‖²`` of each segment's share ``f_s`` of the differentiated sum, float64 [S]."""
-        return _total(self.parts, self.segments)
+        return _total(list(self.parts.values()), self.segments)
 
     def parameter(self, p: Any) -> Any:
         """``p`` as autograd may see it: detached unless the pass makes weight gradients."""
@@ -106,14 +111,50 @@ class Tape:
             p = use.module.get_parameter(use.name)
             into = None if self.sharded else _room(p)
             gradient, norms = use.gradient(into)
-            self.parts.append(norms)
+            self._note(use, norms)
             return gradient if into is None else None  # FSDP2 shares out what autograd is given
         else:
             gradient, norms = use.gradient()
-            owner = self.embedding if self.tied and use.module is self.head else use.module
+            tied = self.tied and use.module is self.head and use.name == "weight"
+            owner = self.embedding if tied else use.module
             self.sum.add(owner, use.name, gradient)
-        self.parts.append(norms)
+        self._note(use, norms)
         return None
+
+    def _note(self, use: Use, square_norms: Tensor) -> None:
+        """A second use's gradient adds to the first one's, so that norms would lack what the two have in common."""
+        if (use.module, use.name) in self.parts:
+            raise SettingError(
+                "policy.path",
+                f"layer {self.name(use.module)!r} is used twice in a pass: the norm of its gradient is not known",
+                "use a model that goes through each layer once",
+            )
+        self.parts[use.module, use.name] = square_norms
+
+    def name(self, module: nn.Module) -> str:
+        return next(name for name, one in self.model.named_modules() if one is module)
+
+    def see(self, ids: Tensor) -> None:
+        """The rows of this micro-batch, [R, L]."""
+        self.rows = ids.shape
+
+    def check_rows(self, module: nn.Module, x: Tensor, trailing: int, alone: bool = True) -> int:
+        """The axis of the tokens, see :func:`~oblr.gradnorm.axes.token_axis`.
+
+        Args:
+            alone: whether a token may not have several rows.
+
+        Raises:
+            SettingError: it is given something else than one row for each token.
+        """
+        axis = token_axis(module, x.shape, self.rows, trailing)
+        if axis is None or (alone and x.shape[: x.ndim - trailing].numel() != self.rows.numel()):
+            raise SettingError(
+                "policy.path",
+                f"layer {self.name(module)!r} ({type(module).__name__}) is given {list(x.shape)}: not one row a token",
+                "freeze it, or use another model",
+            )
+        return axis
 
     def take_head(self, use: LinearUse | HeadUse) -> Tensor | None:
         """Account for the head; a tied one is remembered until the embedding is met, unless gradients are added up."""

@@ -117,7 +117,7 @@ def duration(
     optimizer = once.phases["optimizer"]
     check = predict(update.work.of("forward"), speed).seconds * CHECKED * usual.length / sum(lengths)
     targets = [min(usual.response, length - 1) for length in lengths]
-    flops = micro_batches * model_flops(config, lengths, sum(targets))
+    flops = micro_batches * model_flops(config, lengths, sum(targets), update.resident["adapters"] > 0)
     generating = rollouts(config, batch, usual, serving, parameters, speed)
     replayed = rollouts(config, batch, usual, replace(serving, graphs=True), parameters, speed)
     phases = {

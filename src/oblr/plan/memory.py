@@ -10,7 +10,7 @@ from oblr.gradnorm.contractions import GRAM_ROWS
 from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.duration import Duration, Serving, Usual, duration
 from oblr.plan.roofline import Speed
-from oblr.plan.update import Batch, Update, World, fake_model, plan_update
+from oblr.plan.update import Batch, Update, World, adapt, fake_model, plan_update
 from oblr.policy.step import PolicyModule
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
@@ -18,7 +18,7 @@ from oblr.rollout.vllm import VLLMEngine
 
 GIB = 2**30
 #: They live where the shards do.
-STATE = ("weights", "gradients", "optimizer state")
+STATE = ("weights", "adapters", "gradients", "optimizer state")
 #: CUDA context, libraries and communication buffers of a process. Not measured.
 CONTEXT = 1.5 * GIB
 #: Share of what comes and goes that the allocator loses in gaps. Not measured.
@@ -50,7 +50,7 @@ class Device:
 @dataclass(frozen=True)
 class Plan:
     """Attributes:
-    parameters: number of them; a tied head is not counted twice.
+    parameters: number of the policy's, adapters apart; a tied head is not counted twice.
     passes: what ``gradnorm.passes`` comes to.
     norms: whether the baseline is given squared norms.
     training, rollouts: bytes by kind on a rank's device when most are live.
@@ -130,6 +130,7 @@ def make_plan(
     if world.checkpointing:
         lm.gradient_checkpointing_enable()
     parameters = sum(p.numel() for p in lm.parameters())
+    adapt(lm, policy, world)
     weights = sum(p.nbytes for p in lm.parameters()) / (world.ranks if world.sharded else 1)
     free = device.memory - CONTEXT - (0 if device.offload else weights) - (weights if policy.kl else 0)
     computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
@@ -151,8 +152,8 @@ def make_plan(
     lasting = duration(config, world, batch, usual, timed, policy.token_budget, serving, parameters, speed, steps)
     for live in (training, rollouts):
         live["context"] = int(CONTEXT)
-        if device.bucketed:  # as large as the weights, and there for good
-            live["gradients"] += update.resident["weights"]
+        if device.bucketed:  # as large as what is trained, and there for good
+            live["gradients"] += update.trained
         if device.offload:
             own = Bytes({kind: live.pop(kind, 0) for kind in STATE})
             host = max(host, own, key=lambda bytes_: bytes_.total())

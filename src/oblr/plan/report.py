@@ -8,6 +8,7 @@ from oblr.plan.memory import GIB, Change, Plan
 #: kind → how the table calls it
 ROWS = {
     "weights": "weights",
+    "adapters": "adapters",
     "gradients": "gradients",
     "optimizer state": "optimizer state",
     "reference model": "reference model",

@@ -96,19 +96,20 @@ def predict(work: Work, speed: Speed) -> Prediction:
     return Prediction(phases, speed.launch * work.total("launches"), waiting, speed.serial)
 
 
-def model_flops(config: PretrainedConfig, lengths: list[int], targets: int) -> float:
+def model_flops(config: PretrainedConfig, lengths: list[int], targets: int, frozen: bool = False) -> float:
     """Of one forward and backward: ``6·P·T`` and causal attention; the head, where it is asked, and no look-up.
 
     Args:
         lengths: tokens of each sequence.  targets: tokens that are scored.
+        frozen: whether the weights have no gradients: ``4·P·T``.
     """
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     width = config.num_attention_heads * head_size
     attention = 2 * config.hidden_size * (width + config.num_key_value_heads * head_size)
     block = attention + 3 * config.hidden_size * config.intermediate_size
-    products = 6 * (config.num_hidden_layers * block * sum(lengths) + config.hidden_size * config.vocab_size * targets)
+    weighted = config.num_hidden_layers * block * sum(lengths) + config.hidden_size * config.vocab_size * targets
     pairs = sum(length * (length + 1) / 2 for length in lengths)
-    return products + 3 * config.num_hidden_layers * 4 * width * pairs
+    return (4 if frozen else 6) * weighted + 3 * config.num_hidden_layers * 4 * width * pairs
 
 
 def between_nodes(speed: Speed, nodes: int) -> Speed:

@@ -112,9 +112,14 @@ class Update:
     work: Work
     once: Work
 
+    @property
+    def trained(self) -> int:
+        """Bytes of what has gradients: of adapters, where the policy has some."""
+        return self.resident["adapters"] or self.resident["weights"]
+
     def reduced(self, world: World) -> int:
         """Bytes of gradients that a rank receives where they are summed in a ring, not by shards."""
-        return 0 if world.sharded else 2 * self.resident["weights"] * (world.ranks - 1) // world.ranks
+        return 0 if world.sharded else 2 * self.trained * (world.ranks - 1) // world.ranks
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,12 @@ def fake_model(run: DryRun, config: PretrainedConfig, dtype: str, attention: str
     with run.fake:
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention)
     return model.train()
+
+
+def adapt(lm: PreTrainedModel, policy: PolicyModule, world: World) -> None:
+    """Give ``lm`` the adapters that ``policy`` trains, if it does."""
+    if policy.lora is not None:
+        policy.lora.attach(lm, world.mixed)
 
 
 def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> Update:
@@ -200,14 +211,15 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
     run = DryRun()
     policy.to(DEVICE)
     with fake_world(world.ranks) as mesh, ExitStack() as ways:
-        scorer = _scorer(run, policy, config, world, mesh, ways)
+        scorer = _scorer(run, policy, config, world, mesh, ways, adapted=True)
         policy.scorer = scorer
-        parameters = dict(scorer.named_parameters())
-        run.adopt("weights", parameters.items())
+        parameters = {name: p for name, p in scorer.named_parameters() if p.requires_grad}
+        run.adopt("adapters" if policy.lora else "weights", parameters.items())
+        run.adopt("weights", scorer.named_parameters())
         run.shapes = shapes_in_transit(scorer.lm)
         policy.reference = None
         if policy.kl is not None:
-            reference = _scorer(run, policy, config, world, mesh, ways)
+            reference = _scorer(run, policy, config, world, mesh, ways, adapted=False)
             run.adopt("reference model", ((f"reference.{name}", p) for name, p in reference.named_parameters()))
             policy.reference = Reference(reference, policy.kl)
         with run, torch.autocast("cpu", torch.bfloat16) if world.mixed else nullcontext():
@@ -242,7 +254,13 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
 
 
 def _scorer(
-    run: DryRun, policy: PolicyModule, config: PretrainedConfig, world: World, mesh: DeviceMesh, ways: ExitStack
+    run: DryRun,
+    policy: PolicyModule,
+    config: PretrainedConfig,
+    world: World,
+    mesh: DeviceMesh,
+    ways: ExitStack,
+    adapted: bool,
 ) -> TokenScorer:
     computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
     chosen = choose_attention(config, world.gpu, computed)
@@ -251,6 +269,8 @@ def _scorer(
     if world.gpu:
         fuse_torch(lm)
         ways.enter_context(stand_in_for_liger(lm))
+    if adapted:
+        adapt(lm, policy, world)
     scorer = TokenScorer(lm, policy.temperature)
     if world.checkpointing:
         scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

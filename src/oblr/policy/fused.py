@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
-from oblr.gradnorm.capture import rms_norm_epsilon
+from oblr.gradnorm.kinds import rms_norm_epsilon
 from oblr.gradnorm.precision import autocast
 
 log = logging.getLogger(__name__)

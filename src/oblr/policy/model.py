@@ -14,7 +14,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
@@ -29,8 +36,10 @@ from oblr.errors import ExportError, SettingError
 from oblr.gradnorm.head import head_scores, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
-from oblr.policy.attention import SDPA, boundaries
+from oblr.policy.adapter import LoRA, adapters, factors, frozen, merged, save
+from oblr.policy.attention import SDPA, VARLEN, boundaries
 from oblr.policy.fused import fuse
+from oblr.policy.logits import head_path
 from oblr.run.ranks import of_run
 from oblr.types import TokenScores
 
@@ -71,9 +80,18 @@ def load_model(path: str, dtype: str, attention: str = SDPA) -> PreTrainedModel:
 
     Without dropout: a policy's probabilities are those that the engine samples from.
     """
-    return AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), attn_implementation=attention, attention_dropout=0.0
-    ).train()
+    lm = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), attn_implementation=attention)
+    return without_dropout(lm).train()
+
+
+def without_dropout(lm: PreTrainedModel) -> PreTrainedModel:
+    """Every probability of dropping something is 0: of layers of their own, and those that others keep as numbers."""
+    for module in lm.modules():
+        dropout = "drop" in type(module).__name__.lower()
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and ("drop" in name or (dropout and name == "p")):
+                setattr(module, name, 0.0)
+    return lm
 
 
 def weights_digest(path: str, config: PretrainedConfig) -> str:
@@ -122,17 +140,34 @@ def _stored(path: str, names: Collection[str], setting: str) -> HuggingFaceStora
     return reader
 
 
+def whole(p: Tensor, dtype: torch.dtype) -> Tensor:
+    """A parameter that may be sharded, on the device that the run computes on if it is; without gradient."""
+    weight = p.detach()
+    if not isinstance(weight, DTensor):
+        return weight.to(dtype)
+    shard = weight.to_local().to(of_run().device, dtype)  # which may lie in host memory
+    mesh, placements = weight.device_mesh, weight.placements
+    return DTensor.from_local(shard, mesh, placements, shape=weight.shape, stride=weight.stride()).full_tensor()
+
+
 class TokenScorer(nn.Module):
     """A causal LM as the step sees it: packed sequences in, log-probabilities of the response tokens out.
 
     Args:
         lm: the model.
         temperature: of the behaviour policy; logits are divided by it.
+
+    Raises:
+        SettingError: the model's logits are not made as :class:`~oblr.policy.logits.HeadPath` says.
     """
 
     def __init__(self, lm: PreTrainedModel, temperature: float):
         super().__init__()
+        self.path = head_path(lm)
         self.lm, self.temperature, self.sharded = lm, temperature, False
+        #: Whether the head's logits are never held at once, however few they are. A sharded head is gathered for its
+        #: slices: by all ranks or by none, whatever targets each of them has.
+        self.in_slices = False
 
     def forward(self, packed: PackedBatch) -> TokenScores:
         hidden = self.lm.base_model(
@@ -142,17 +177,32 @@ class TokenScorer(nn.Module):
             **boundaries(self.lm.config._attn_implementation, packed),
         ).last_hidden_state
         hidden = hidden.flatten(0, 1).index_select(0, packed.predictors)
-        head = self.lm.get_output_embeddings()
-        # A sharded head is gathered for its slices: by all ranks or by none, whatever targets each of them has.
-        if is_plain(head) and (self.sharded or needs_slices(head, len(hidden))):
-            return head_scores(head, hidden, packed.targets, self.temperature)
-        logprobs = head(hidden).float().div_(self.temperature).log_softmax(-1)
+        hidden = hidden if self.path.before == 1 else hidden * self.path.before
+        head, path = self.lm.get_output_embeddings(), self.path
+        if path.cap is None and is_plain(head) and (self.in_slices or needs_slices(head, len(hidden))):
+            return head_scores(head, hidden, packed.targets, self.temperature / path.scale)
+        logprobs = path.bend(head(hidden).float()).div_(self.temperature).log_softmax(-1)
         with torch.no_grad(), no_autocast(logprobs):  # without a second array of the logits' size
             probabilities = logprobs.exp()
             entropy = -torch.einsum("nv,nv->n", probabilities, logprobs)
             collision = torch.linalg.vector_norm(probabilities, dim=-1).square()
         logprobs = logprobs.gather(-1, packed.targets[:, None]).squeeze(-1)
         return TokenScores(logprobs, entropy, collision, hidden.detach())
+
+    def own(self, ids: Tensor) -> Tensor:
+        """Log-probabilities of a sequence's tokens [L] but the first, float32 [L − 1], by the model's own forward.
+
+        Nothing of the step's way is in it: no packing, a mask instead of boundaries, and the logits that it returns.
+        """
+        attention = self.lm.config._attn_implementation
+        if attention == VARLEN:
+            self.lm.set_attn_implementation(SDPA)
+        try:
+            logits = self.lm(ids[None], attention_mask=torch.ones_like(ids)[None], use_cache=False).logits[0, :-1]
+        finally:
+            if attention == VARLEN:
+                self.lm.set_attn_implementation(attention)
+        return (logits.float() / self.temperature).log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)
 
     def shard(self, mesh: DeviceMesh, compute_dtype: torch.dtype | None = None, cpu_offload: bool = False) -> None:
         """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's.
@@ -161,6 +211,9 @@ class TokenScorer(nn.Module):
             mesh: of one dimension, over which rows are shared.
             compute_dtype: of the gathered weights, if another one; gradients are reduced in float32.
             cpu_offload: keep shards, gradients and optimizer state in host memory.
+
+        Raises:
+            SettingError: the model has no ``layers``.
         """
         unit = functools.partial(
             fully_shard,
@@ -168,10 +221,15 @@ class TokenScorer(nn.Module):
             mp_policy=MixedPrecisionPolicy(compute_dtype, torch.float32) if compute_dtype else MixedPrecisionPolicy(),
             offload_policy=CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy(),
         )
-        for block in cast(nn.ModuleList, self.lm.base_model.layers):
+        blocks = getattr(self.lm.base_model, "layers", None)
+        if not isinstance(blocks, nn.ModuleList):
+            name = type(self.lm).__name__
+            raise SettingError("trainer", f"{name} does not say which are its blocks to shard", "use trainer=ddp")
+        for block in blocks:
             unit(block)
         unit(self)
-        self.sharded = True
+        register_fsdp_forward_method(self, "own")
+        self.sharded = self.in_slices = True
 
     def rest(self) -> None:
         """After a forward pass without a backward: of a sharded policy, have none but its shards.
@@ -182,19 +240,17 @@ class TokenScorer(nn.Module):
             cast(FSDPModule, self).reshard()
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.
+        """Whole weights by their checkpoint names, in ``dtype`` if given; a tied head is not repeated.
 
+        Adapters are part of the weights that they change: that sum is rounded, not its terms.
         One at a time: of a sharded policy no process ever holds more than the largest. Collective where sharded.
         """
-        for name, p in self.lm.named_parameters():
-            weight = p.detach()
-            if isinstance(weight, DTensor):
-                shard = weight.to_local().to(of_run().device, dtype or p.dtype)  # which may lie in host memory
-                mesh, placements = weight.device_mesh, weight.placements
-                whole = DTensor.from_local(shard, mesh, placements, shape=weight.shape, stride=weight.stride())
-                yield name, whole.full_tensor()
+        for name, p, layer in frozen(self.lm):
+            if layer is None:
+                yield name, whole(p, dtype or p.dtype)
             else:
-                yield name, weight.to(dtype or p.dtype)
+                parts = (whole(part, part.dtype) for part in (p, *factors(layer)))
+                yield name, merged(layer, *parts).to(dtype or p.dtype)
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write a folder that transformers and vLLM load. Collective where sharded; only rank 0 holds and writes.
@@ -204,11 +260,14 @@ class TokenScorer(nn.Module):
         """
         first = of_run().rank == 0
         weights = {name: weight.cpu() for name, weight in self.weights(dtype) if first}
+        own = {name: whole(p, p.dtype).cpu() for name, p in adapters(self.lm).items()}
         if not first:
             return
         part = folder.with_name(f"{folder.name}.part")
         try:
             self.lm.save_pretrained(part, state_dict=weights)
+            if own:
+                save(self.lm, own, part / "adapter")
             tokenizer.save_pretrained(part)
         except Exception as error:  # safetensors and tokenizers have errors of their own for a full disk
             shutil.rmtree(part, ignore_errors=True)
@@ -227,6 +286,7 @@ def load_sharded(
     compute_dtype: torch.dtype | None = None,
     cpu_offload: bool = False,
     attention: str = SDPA,
+    lora: LoRA | None = None,
 ) -> TokenScorer:
     """A scorer with the causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
 
@@ -236,16 +296,21 @@ def load_sharded(
         path, dtype, attention: see :func:`load_model`; ``dtype`` is that of the trained shards.
         temperature: see :class:`TokenScorer`.
         mesh, compute_dtype, cpu_offload: see :meth:`TokenScorer.shard`.
+        lora: adapters, if they are what is trained.
 
     Raises:
         SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
     """
-    config = load_config(path)
-    config.attention_dropout = 0.0
     with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention)
+        lm = without_dropout(
+            AutoModelForCausalLM.from_config(
+                load_config(path), dtype=getattr(torch, dtype), attn_implementation=attention
+            )
+        )
     if mesh.device_type == "cuda":
         fuse(lm)
+    if lora is not None:
+        lora.attach(lm, mixed=compute_dtype is not None)
     scorer = TokenScorer(lm, temperature)
     scorer.shard(mesh, compute_dtype, cpu_offload)
     lm.to_empty(device="cpu" if cpu_offload else mesh.device_type)
@@ -254,6 +319,8 @@ def load_sharded(
         if next(module.buffers(recurse=False), None) is not None:  # of rotary embeddings: no file has them
             module.to(mesh.device_type)
             lm._init_weights(module)
-    parameters = dict(lm.named_parameters())
+    parameters = {name: p for name, p, _ in frozen(lm)}
     dcp.load(parameters, storage_reader=_stored(path, parameters, "policy.path"))
+    if lora is not None:
+        lora.initialise(lm)
     return scorer.train()

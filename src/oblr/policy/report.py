@@ -6,16 +6,17 @@ from oblr.run.ranks import of_run
 from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 
-def put_together(batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: Moments, lr: float) -> StepReport:
+def put_together(batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: Moments) -> StepReport:
     """The report of all ranks. Collective.
 
     Args:
         batch: of this rank.
-        found: float64 [groups of a rank, G, 9]: of each response its score, reward, length, whether its group is live,
-            its advantage, ratio, squared norm, weight and entropy.
+        found: float64 [groups of a rank, G, 11]: of each response its score, reward, length, whether its group is live,
+            its group's ``‖g_q‖²``, its advantage, coefficient, log ratio, squared norm, weight and entropy.
     """
     ranks = of_run()
-    scores, rewards, lengths, alive, advantages, ratios, norms, weights, entropies = ranks.gather(found).unbind(-1)
+    columns = ranks.gather(found).unbind(-1)
+    scores, rewards, lengths, alive, squares, advantages, coefficients, log_ratios, norms, weights, entropies = columns
     live = alive[:, 0].bool()
     return StepReport(
         batch=batch,
@@ -24,15 +25,17 @@ def put_together(batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: M
         rewards=rewards.float(),
         greedy_rewards=None if batch.greedy_rewards is None else ranks.gather(batch.greedy_rewards),
         lengths=lengths.long(),
+        finished=ranks.gather(batch.finished),
         live=live,
         square_norms=norms,
         weights=weights,
         advantages=advantages.float(),
-        ratios=ratios,
+        coefficients=coefficients,
+        group_squares=squares[:, 0],
+        log_ratios=log_ratios,
         entropy=(entropies[live].sum() / lengths[live].sum()).item(),
         logprob_gap=gap,
         moments=moments,
-        lr=lr,
     )
 
 
@@ -44,5 +47,6 @@ def tags(report: StepReport) -> dict[str, float]:
         "train/entropy": report.entropy,
         "train/lr": report.lr,
         **{f"rollout/logprob_gap_{name}": value for name, value in report.logprob_gap._asdict().items()},
+        "rollout/truncated": 1 - report.finished.float().mean().item(),
         "rollout/length": report.lengths.float().mean().item(),
     }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import lightning as L
@@ -19,11 +20,14 @@ from oblr.kernels import upload
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
 from oblr.packing import PackedBatch, pack, plan
+from oblr.policy.adapter import LoRA
 from oblr.policy.attention import SDPA, VARLEN, choose_attention
 from oblr.policy.fused import fuse
-from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded
+from oblr.policy.judgement import Refusals
+from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded, weights_digest
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
+from oblr.policy.selfcheck import check
 from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
@@ -56,9 +60,11 @@ class PolicyModule(L.LightningModule):
         activation_checkpointing: keep what enters each block, and compute the rest again in the backward pass.
         cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
         attention: ``varlen``, flash attention without a mask; ``sdpa``; ``auto``: the former on a GPU in bfloat16.
+        adapter: ``lora``: train low-rank adapters alone; ``dtype`` is then that of the frozen weights.
+        lora: those adapters.
 
     Raises:
-        SettingError: no update, or an unknown attention.
+        SettingError: no update, or an unknown attention or adapter.
     """
 
     def __init__(
@@ -79,6 +85,8 @@ class PolicyModule(L.LightningModule):
         activation_checkpointing: bool = False,
         cpu_offload: bool = False,
         attention: Literal["auto", "varlen", "sdpa"] = "auto",
+        adapter: Literal["none", "lora"] = "none",
+        lora: LoRA | None = None,
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -89,7 +97,9 @@ class PolicyModule(L.LightningModule):
             raise SettingError("policy.updates_per_batch", f"{updates_per_batch} is not a count", "use at least 1")
         if attention not in ("auto", VARLEN, SDPA):
             raise SettingError("policy.attention", f"{attention!r} is unknown", f"use auto, {VARLEN} or {SDPA}")
-        self.attention = attention
+        if adapter not in ("none", "lora"):
+            raise SettingError("policy.adapter", f"{adapter!r} is unknown", "use none or lora")
+        self.attention, self.lora = attention, lora if adapter == "lora" else None
         self.kl, self.updates_per_batch = kl, updates_per_batch
         self.logprob_gap_bounds = {"mean": logprob_gap_mean, "p99": logprob_gap_p99}
         self.penalises_tokens = kl is not None and not kl.shapes_reward
@@ -97,21 +107,21 @@ class PolicyModule(L.LightningModule):
         #: whether the tokens of a response have coefficients of their own
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
-        self.clock = Stopwatch()
+        self.clock, self.refusals = Stopwatch(), Refusals()
 
     def configure_model(self) -> None:
         if of_run().count != self.trainer.world_size:
             name = type(self.trainer.strategy).__name__
             raise SettingError("trainer.strategy", f"{name} does not say who its ranks are", "use oblr.run.strategies")
         if not hasattr(self, "scorer"):
-            self.scorer = self.load()
+            self.scorer = self.load(self.lora)
             if self.activation_checkpointing:
                 self.scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             if self.kl is not None:
                 self.reference = Reference(self.load(), self.kl)
 
-    def load(self) -> TokenScorer:
-        """The model at ``path``, on this rank's device, and sharded where the strategy shards."""
+    def load(self, lora: LoRA | None = None) -> TokenScorer:
+        """The model at ``path``, on this rank's device, and sharded where the strategy shards; with these adapters."""
         device = self.trainer.strategy.root_device
         chosen = choose_attention(load_config(self.path), device.type == "cuda", self.computed_in)
         attention = chosen if self.attention == "auto" else self.attention
@@ -119,10 +129,12 @@ class PolicyModule(L.LightningModule):
             lm = load_model(self.path, self.dtype_name, attention)
             if device.type == "cuda":
                 fuse(lm)
+            if lora is not None:
+                lora.attach(lm, mixed=self.compute_dtype is not None)
             return TokenScorer(lm, self.temperature).to(device)
         return load_sharded(
             *(self.path, self.dtype_name, self.temperature, self.device_mesh["data_parallel"]),
-            *(self.compute_dtype, self.cpu_offload, attention),
+            *(self.compute_dtype, self.cpu_offload, attention, lora),
         )
 
     @property
@@ -136,7 +148,7 @@ class PolicyModule(L.LightningModule):
         return self.compute_dtype or getattr(torch, self.dtype_name)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.make_optimizer(self.parameters())
+        return self.make_optimizer(p for p in self.parameters() if p.requires_grad)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What an engine needs to become this policy."""
@@ -145,6 +157,11 @@ class PolicyModule(L.LightningModule):
     def transfer_batch_to_device(self, batch: RolloutBatch, device: torch.device, dataloader_idx: int) -> RolloutBatch:
         return batch  # token lists; each micro-batch moves when it is packed
 
+    def on_train_start(self) -> None:
+        """A policy that the step would get wrong ends the run here, before an engine has started."""
+        with self.clock.phase("self-check"), self.trainer.precision_plugin.train_step_context():
+            check(self.scorer, self.computed_in)
+
     # --- the step ---------------------------------------------------------------------------------------------------
 
     def training_step(self, batch: RolloutBatch, _: int) -> dict[str, StepReport]:
@@ -152,16 +169,24 @@ class PolicyModule(L.LightningModule):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
             rewards = self.shaped_rewards(batch)
-            reports = [self.update(batch, rewards, gap, fresh=k == 0) for k in range(self.updates_per_batch)]
+            reports = [self.update(batch, rewards, gap, fresh=True)]
+            while len(reports) < self.updates_per_batch and not reports[-1].refused:
+                reports.append(self.update(batch, rewards, gap, fresh=False))
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
-        self.log_dict(tags(reports[-1]))
+        self.log_dict(tags(reports[-1]) | {"train/refused": float(self.refusals.count)})
+        self.log("step", float(self.current_epoch))  # Lightning takes it for the x-axis
+        self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
         return {"report": reports[-1]}
+
+    def on_train_end(self) -> None:
+        self.refusals.give_up(self.current_epoch)
 
     def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
         group_size = batch.group_size
-        ratios, norms, weights, _ = found = torch.full((4, *batch.rewards.shape), NAN, dtype=torch.float64)
-        advantages, group_squares = torch.zeros_like(batch.rewards), torch.zeros(batch.n_groups, dtype=torch.float64)
+        log_ratios, norms, weights, _ = found = torch.full((4, *batch.rewards.shape), NAN, dtype=torch.float64)
+        terms = torch.zeros((2, *batch.rewards.shape), dtype=torch.float64)  # advantages, and sizes of the coefficients
+        group_squares = torch.zeros(batch.n_groups, dtype=torch.float64)
         taken: list[Tensor] = []
         squares: list[Tensor] = []
         means: list[Tensor] = []
@@ -174,9 +199,8 @@ class PolicyModule(L.LightningModule):
         for groups, parts in self.micro_batches(batch, live):
             with self.score(tier, parts, group_size) as scores:
                 tokens = scores.tokens
-                ratio = tokens.sequence_logs.exp()  # ρ_i
                 weight = self.loss.weights(tokens, scores.weights)  # ρ_i² n_i
-                of_each = torch.stack([ratio, scores.weights, weight, tokens.sums(scores.entropy)])
+                of_each = torch.stack([tokens.sequence_logs, scores.weights, weight, tokens.sums(scores.entropy)])
                 found[:, groups] = of_each.view(4, -1, group_size).cpu()  # a micro-batch's one wait for the device
                 own = step.of(groups, tokens)
                 advantage = upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
@@ -187,23 +211,27 @@ class PolicyModule(L.LightningModule):
                 if fresh:
                     self.baseline.study(own)
             taken.append(groups)
-            means.append(tokens.means(advantage))
+            means.append(torch.stack([tokens.means(advantage), tokens.means(coefficients.abs())]))
         if taken:
             order = torch.cat(taken)
             group_squares[order] = torch.cat(squares).cpu()
-            advantages[order] = torch.cat(means).view(-1, group_size).to(advantages)
+            terms[:, order] = torch.cat(means, 1).view(2, -1, group_size).to(terms)
+        norms[~live if tier.measures else ...] = NAN
+        weights[~live] = log_ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn it
 
         moments = self.moments(group_squares)
-        lr = self.schedule(moments, self.current_epoch)  # η_t
-        if moments.square_mean > 0:
+        of_groups = (column[:, None].expand_as(rewards) for column in (live, group_squares))
+        given = torch.stack([column.double() for column in (batch.rewards, rewards, batch.lengths, *of_groups)])
+        report = put_together(batch, torch.cat([given, terms, found]).movedim(0, -1), gap, moments)
+        report.refused = self.refusals.judge(report, self.current_epoch)
+        if not report.refused:
+            report.lr = self.schedule(moments, self.current_epoch)  # η_t
+        if not report.refused and moments.square_mean > 0:
             for parameter_group in optimizer.param_groups:
-                parameter_group["lr"] = lr
+                parameter_group["lr"] = report.lr
             optimizer.step()
         optimizer.zero_grad()  # rollouts need the room
-        norms[~live if tier.measures else ...] = NAN
-        weights[~live] = ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn from them
-        given = torch.stack([batch.rewards, rewards, batch.lengths, live[:, None].expand_as(rewards), advantages])
-        return put_together(batch, torch.cat([given.double(), found]).movedim(0, -1), gap, moments, lr)
+        return report
 
     # --- its parts --------------------------------------------------------------------------------------------------
 
@@ -216,8 +244,9 @@ class PolicyModule(L.LightningModule):
         packed = pack(batch.rollouts[:sequences]).to(self.device)
         with torch.no_grad():
             gaps = (self.scorer(packed).logprobs - packed.behaviour_logprobs).abs()
-        worst = torch.stack([gaps.mean(), gaps.quantile(0.99), gaps.max()])
-        worst = worst.masked_fill(worst.isnan(), math.inf)  # of a number and NaN, ranks may find either the larger
+        gaps = gaps.masked_fill(gaps.isnan(), math.inf)  # of a number and NaN, ranks may find either the larger
+        known = gaps[gaps.isfinite()] if gaps.isfinite().any() else gaps  # a response without one is judged by itself
+        worst = torch.stack([known.mean(), known.quantile(0.99), gaps.max()])
         gap = LogprobGap(*of_run().reduce(worst, "max").tolist())
         for name, bound in self.logprob_gap_bounds.items():
             if not (found := getattr(gap, name)) <= bound or math.isinf(found):
@@ -243,7 +272,9 @@ class PolicyModule(L.LightningModule):
         return rewards
 
     def learn(self, report: StepReport) -> None:
-        """Let the baseline see the step, as far as weights are known."""
+        """Let the baseline see the step, as far as weights are known; of one that was refused it keeps nothing."""
+        if report.refused:
+            return self.baseline.forget()
         everything = Groups(report.rewards, report.weights, report.lengths, report.rewards)
         known = everything.weights.isfinite().all(1)
         if known.any():
@@ -282,16 +313,27 @@ class PolicyModule(L.LightningModule):
 
     # --- what a checkpoint keeps besides the weights ----------------------------------------------------------------
 
+    @cached_property
+    def base(self) -> dict[str, Any]:
+        """What adapters in a checkpoint are worth nothing without: α, and the digest of the frozen weights."""
+        if self.lora is None:
+            return {}
+        digest = weights_digest(self.path, load_config(self.path))
+        return {"policy.lora.alpha": float(self.lora.alpha), "weights": digest}
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["oblr"] = {
             "schedule": self.schedule.state_dict(),
             "baseline": self.baseline.state_dict(),
+            "refused": self.refusals.count,
             "random": on_every_rank(random_state),
+            "base": self.base,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.schedule.load_state_dict(checkpoint["oblr"]["schedule"])
         self.baseline.load_state_dict(checkpoint["oblr"]["baseline"])
+        self.refusals.count = checkpoint["oblr"].get("refused", 0)  # which older ones do not have
         states = checkpoint["oblr"]["random"]
         if self.global_rank < len(states):  # a rank that was not there goes on as it was seeded
             set_random_state(states[self.global_rank])

@@ -91,6 +91,7 @@ class RolloutDataModule(L.LightningDataModule):
         if restarts < 0:
             raise SettingError("rollout.restarts", f"{restarts} is not a count", "use 0 or more")
         self.sync_timeout, self.restarts, self.restarted = sync_timeout, restarts, 0
+        self.started = False  # whether the engine has been, once
         self.engine = choose(engine, engines)
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
@@ -115,8 +116,6 @@ class RolloutDataModule(L.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         self.reward_pool.start()
-        self._start()
-        self.engine.sleep()
 
     def train_dataloader(self) -> "_OneBatch":
         return _OneBatch(self)
@@ -172,17 +171,22 @@ class RolloutDataModule(L.LightningDataModule):
                 [text for *_, text in rows],
                 [completion for *_, completion, _ in rows],
             )
-        return [Rollout(*row, verdict.reward) for row, verdict in zip(rows, verdicts, strict=True)]
+        return [Rollout(*row, verdict.reward, verdict.outcome) for row, verdict in zip(rows, verdicts, strict=True)]
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> list[list[Completion]]:
-        """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost."""
+        """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost.
+
+        It starts when it is first asked: a policy that cannot be trained has ended the run by then.
+        """
+        if not self.started:
+            self.start_engine()
         dead = False
         while True:
             try:
                 if dead:
-                    self._start()
+                    self.start_engine()
                 if self.engine.weight_version != self.weight_version:
                     self._sync()
                 with self.clock.phase("rollout"):
@@ -196,9 +200,10 @@ class RolloutDataModule(L.LightningDataModule):
                     f"({self.restarted} of rollout.restarts={self.restarts}): {death}"
                 )
 
-    def _start(self) -> None:
+    def start_engine(self) -> None:
         with self.clock.phase("engine start"):
             self._together(self.engine.start)
+        self.started = True
 
     def _sync(self) -> None:
         if self.weights is None:

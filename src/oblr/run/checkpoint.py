@@ -29,7 +29,7 @@ META = "meta.pt"
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta: dict[str, Any]) -> None:
-    """Write parameters, optimizer state and ``meta`` of rank 0. Collective; all ranks see the same file system.
+    """Write trained parameters, optimizer state and ``meta`` of rank 0. Collective; all ranks see the same file system.
 
     Raises:
         CheckpointError: on every rank, where one of them could not write; what was written is gone, and earlier
@@ -74,6 +74,11 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer | Non
         kept = {i: states[name] for i, name in enumerate(owners) if name in states}
         # the settings of the groups are the configuration's
         optimizer.load_state_dict({"state": kept, "param_groups": optimizer.state_dict()["param_groups"]})
+    return meta(folder)
+
+
+def meta(folder: Path) -> dict[str, Any]:
+    """What a checkpoint has besides tensors."""
     return torch.load(folder / META, map_location="cpu", weights_only=True)
 
 
@@ -114,7 +119,7 @@ def _empty_states(folder: Path, module: nn.Module) -> dict[str, dict[str, Tensor
 
 def _flat(module: nn.Module, states: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
     """Parameters and states by their names in a checkpoint."""
-    parameters = {f"model.{name}": p.detach() for name, p in module.named_parameters()}
+    parameters = {f"model.{name}": p.detach() for name, p in module.named_parameters() if p.requires_grad}
     return parameters | {
         f"optimizer.{kind}.{name}": value for name, state in states.items() for kind, value in state.items()
     }

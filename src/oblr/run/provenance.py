@@ -59,10 +59,10 @@ def snapshot(root: Path, folder: Path, config: str) -> None:
         shutil.rmtree(unfinished)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that others see with all of its text or not at all."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that others see with all of its content or not at all."""
     unfinished = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
-    unfinished.write_text(text)
+    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
     unfinished.replace(path)
 
 

@@ -12,6 +12,7 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 
 | when | what | how often |
 |---|---|---|
+| self-check, once | sharded: its passes, squared norms of its gradients; the largest differences | 7; 7 |
 | sync of the engine | sharded: whole weights; death of an engine | P; 1 |
 | rollouts, each call | engines of several ranks: prompts, as objects; death of an engine | 1; 1 |
 | evaluation, every k-th step | as rollouts; then scores or answers, as objects | each benchmark 1 |
@@ -23,6 +24,7 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 | … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
 | report of the step | all that is known of responses; rewards of greedy ones, if there are | 1; 0 or 1 |
+| … that is refused | the problems' names, as objects; no more updates, nothing to ``learn`` | 1 |
 | ``learn`` | what the baseline adds up, if any rank has weights | 0 to 2 |
 | callbacks | failures of scoring; the signal to stop | 1; 1 |
 | checkpoint | objects | |

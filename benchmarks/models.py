@@ -1,0 +1,209 @@
+"""Which causal language models of transformers are trained right, and which are refused, and why?
+
+    python benchmarks/models.py [--quick]
+
+A tiny random model of every type that ``AutoModelForCausalLM`` knows (``tiny_models.py``) goes through what a run does,
+in a process of its own: dropout off, the self-check, and a micro-batch of six packed sequences in three groups, in one
+pass and in two. The truth does not depend on the self-check: float64 autograd in the model's own forward, of other
+sequences, one at a time.
+
+- **right**: log-probabilities, ``n_i``, ``‖g_q‖²`` and each parameter's gradient are the truth's to 1e-5; of models
+  whose plain float32 autograd is itself further off, to twice what that is.
+- **refused**: one line ends the run before an engine starts.
+- **wrong**: neither. There must be none.
+- **not built**: no tiny model could be made of generic settings whose own forward runs.
+
+So do 50 models that nobody has written (``random_models.py``). The types' table is ``docs/models.md``. ``--quick``: a
+dozen types and five models, and no table.
+"""
+
+import argparse
+import copy
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import get_args
+
+import torch
+import transformers
+from random_models import random_model
+from report import ROOT, Figure, at_most, write
+from tiny_models import VOCABULARY, NotBuilt, tiny
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from oblr.errors import SettingError
+from oblr.gradnorm.measure import GradNorms, Passes
+from oblr.packing import pack
+from oblr.policy.model import TokenScorer, without_dropout
+from oblr.policy.selfcheck import check
+from oblr.types import Completion, Problem, Rollout
+
+QUICK = (
+    *("qwen3", "llama", "gemma2", "gemma3_text", "granite", "cohere", "gpt2", "gpt_neox", "phi", "exaone4"),
+    *("mistral", "mixtral", "hrm_text", "seed_oss", "bloom"),
+)
+N_RANDOM, SECONDS, TOLERANCE, TEMPERATURE, GROUP_SIZE = 50, 120.0, 1e-5, 0.8, 2
+#: Prompt and response tokens of each sequence.
+SHAPES = ((3, 9), (5, 20), (1, 1), (8, 31), (2, 13), (4, 6))
+COEFFICIENTS = (0.7, -0.4, 1.3, 0.2, -0.9, 0.5)
+#: Share of the whole gradient that a parameter's may be off by, whatever its own: biases of keys have none.
+NOTHING = 1e-6
+Verdict = tuple[str, str, float]
+
+
+def sequences() -> list[Rollout]:
+    generator = torch.Generator().manual_seed(7)
+    found = []
+    for prompt, response in SHAPES:
+        ids = torch.randint(3, VOCABULARY, (prompt + response,), generator=generator).tolist()
+        answer = Completion(ids[prompt:], [0.0] * response, True)
+        found.append(Rollout(Problem("", "", ""), ids[:prompt], answer, "", 0.0))
+    return found
+
+
+@dataclass(frozen=True)
+class Found:
+    """Log-probabilities of all response tokens, ``n_i``, ``‖g_q‖²``, and ``Σ_i c_i ∇log π(o_i|q)``; float64."""
+
+    logs: Tensor
+    norms: Tensor
+    groups: Tensor
+    gradient: dict[str, Tensor]
+
+
+def autograds(lm: PreTrainedModel) -> Found:
+    """By plain autograd in the model's own forward, one sequence at a time, in the precision of its weights."""
+    lm, logs, gradients = lm.eval(), [], []
+    for rollout in sequences():
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion.token_ids])
+        logits = lm(ids, use_cache=False).logits[0, len(rollout.prompt_ids) - 1 : -1] / TEMPERATURE
+        own = logits.log_softmax(-1).gather(-1, torch.tensor(rollout.completion.token_ids)[:, None])[:, 0]
+        lm.zero_grad()
+        own.sum().backward()
+        logs.append(own.detach().double())
+        gradients.append({name: p.grad.double() for name, p in lm.named_parameters() if p.grad is not None})
+    groups = [square(combined(gradients, k, k + GROUP_SIZE)) for k in range(0, len(SHAPES), GROUP_SIZE)]
+    norms = torch.tensor([square(gradient) for gradient in gradients], dtype=torch.float64)
+    whole = combined(gradients, 0, len(SHAPES))
+    return Found(torch.cat(logs), norms, torch.tensor(groups, dtype=torch.float64), whole)
+
+
+def steps(scorer: TokenScorer, passes: Passes) -> Found:
+    """By the step's own route."""
+    lm = scorer.lm.train()
+    lm.zero_grad()
+    with GradNorms("exact", passes).score(scorer, lm, [pack(sequences())], GROUP_SIZE) as scores:
+        groups = scores.backward(torch.tensor(COEFFICIENTS, dtype=torch.float64))
+    gradient = {name: p.grad.double() for name, p in lm.named_parameters() if p.grad is not None}
+    return Found(scores.tokens.logs, scores.weights, groups, gradient)
+
+
+def square(gradient: dict[str, Tensor]) -> float:
+    return sum(g.square().sum().item() for g in gradient.values())
+
+
+def combined(gradients: Sequence[dict[str, Tensor]], start: int, end: int) -> dict[str, Tensor]:
+    zero = torch.zeros((), dtype=torch.float64)
+    names = {name: None for gradient in gradients for name in gradient}
+    parts = list(zip(COEFFICIENTS, gradients, strict=True))[start:end]
+    return {name: sum((c * g.get(name, zero) for c, g in parts), zero) for name in names}
+
+
+def error(found: Found, truth: Found) -> float:
+    """The largest relative one of all that a step finds."""
+    errors = [((found.logs - truth.logs).abs().max() / truth.logs.abs().max()).item()]
+    errors += [((f - t).abs() / t).max().item() for f, t in ((found.norms, truth.norms), (found.groups, truth.groups))]
+    floor, zero = NOTHING / TOLERANCE * square(truth.gradient) ** 0.5, torch.zeros(())
+    for name in {**found.gradient, **truth.gradient}:
+        f, t = (gradient.get(name, zero) for gradient in (found.gradient, truth.gradient))
+        errors.append(((f - t).norm() / (t.norm() + floor)).item())
+    return max(e if e == e else float("inf") for e in errors)
+
+
+def judge(make: Callable[[], PreTrainedModel]) -> Verdict:
+    """What becomes of a model, the line that refuses it, and the error of the step with it, if any."""
+    try:
+        lm = make()
+    except NotBuilt as why:
+        return "not built", str(why), 0.0
+    try:
+        scorer = TokenScorer(without_dropout(lm), TEMPERATURE)
+        check(scorer, torch.float32)
+    except SettingError as why:
+        return "refused", str(why).removeprefix("policy.path: "), 0.0
+    truth = autograds(copy.deepcopy(lm).double())
+    worst = max(error(steps(scorer, passes), truth) for passes in get_args(Passes)[1:])
+    right = worst <= TOLERANCE or worst <= 2 * error(autograds(copy.deepcopy(lm)), truth)
+    return "right" if right else "wrong", "", worst
+
+
+def alone(make: Callable[[], PreTrainedModel]) -> Verdict:
+    """`judge` in a process that may take :data:`SECONDS`."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def work(end: Connection) -> None:
+        end.send(judge(make))
+
+    process = context.Process(target=work, args=(there,))
+    process.start()
+    there.close()
+    try:
+        return here.recv() if here.poll(SECONDS) else ("not built", f"more than {SECONDS:g} s", 0.0)
+    except EOFError:
+        return "not built", "its process died", 0.0
+    finally:
+        process.kill()
+        process.join()
+
+
+def table(verdicts: dict[str, Verdict]) -> str:
+    counts = Counter(kind for kind, *_ in verdicts.values())
+    lines = [
+        "# Models",
+        "",
+        f"What becomes of each of the {len(verdicts)} types of causal language models of transformers "
+        f"{transformers.__version__}, in a tiny random configuration: {counts['right']} are trained right, to "
+        f"{TOLERANCE:g} of float64 autograd or as near as float32 autograd is; "
+        f"{counts['refused']} are refused in one line before a run begins; "
+        f"{counts['wrong']} are wrong; of {counts['not built']} no tiny model could be built. Made by "
+        "`python benchmarks/models.py`.",
+        "",
+        "| type | verdict | why |",
+        "|---|---|---|",
+    ]
+    for kind, (verdict, why, _) in sorted(verdicts.items()):
+        short = why.split(" (this model cannot")[0].split(" (use a")[0].split(" (freeze")[0].replace("|", "\\|")
+        lines.append(f"| {kind} | {verdict} | {short} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    verdicts = {kind: alone(partial(tiny, kind)) for kind in (QUICK if quick else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)}
+    drawn = {f"model {seed}": alone(partial(random_model, seed)) for seed in range(5 if quick else N_RANDOM)}
+    figures = []
+    for name, found in (("types of transformers", verdicts), ("random models", drawn)):
+        counts = Counter(kind for kind, *_ in found.values())
+        figures += [Figure(name, len(found), ""), at_most(f"{name}: wrong", counts["wrong"], "", 0)]
+        figures += [Figure(f"{name}: {kind}", counts[kind], "") for kind in ("right", "refused", "not built")]
+        errors = [e for kind, _, e in found.values() if kind == "right"]
+        figures.append(Figure(f"{name}: median relative error of those that are right", median(errors), ""))
+        figures.append(Figure(f"{name}: largest, where float32 autograd's is as large", max(errors), ""))
+    write("models-quick" if quick else "models", figures, verdicts=verdicts, drawn=drawn)
+    if not quick:
+        (ROOT / "docs" / "models.md").write_text(table(verdicts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Every number that a run logs, in one file of its folder, whatever else it logs to."""
+
+import json
+import math
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from oblr.run.provenance import write_whole
+
+#: Of a curve, its steps and values.
+Curve = tuple[list[int], list[float]]
+#: In a run folder.
+METRICS = "metrics.jsonl"
+
+
+class RunRecord(Logger):
+    """Writes ``metrics.jsonl``: a line of ``{"step": t, "<tag>": value, …}`` for whatever is logged together.
+
+    Summary, report and ``finished.json`` read it, so that they do not depend on ``logger``. JSON knows neither NaN nor
+    infinity: they are null.
+
+    Args:
+        save_dir: the run folder.
+    """
+
+    def __init__(self, save_dir: str):
+        super().__init__()
+        self.path = Path(save_dir, METRICS)
+
+    @property
+    def name(self) -> str:
+        return ""
+
+    @property
+    def version(self) -> str:
+        return METRICS
+
+    @property
+    def save_dir(self) -> str:
+        return str(self.path.parent)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        numbers = {tag: value if math.isfinite(value) else None for tag, value in metrics.items()}
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **numbers}) + "\n")
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """They are in ``config.yaml``."""
+
+    @rank_zero_only
+    def go_back(self, step: int) -> None:
+        """Take back what a run has logged from ``step`` on, which it takes again."""
+        if self.path.exists():
+            kept = [line for line in _lines(self.path) if line["step"] < step]
+            write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def read_curves(folder: Path) -> dict[str, Curve]:
+    """All scalars of a run: tag → (steps, values), without those that are not finite."""
+    points: dict[str, dict[int, float]] = defaultdict(dict)
+    for line in _lines(folder / METRICS):
+        step = line.pop("step")
+        for tag, value in line.items():
+            if value is not None:
+                points[tag][step] = value
+    return {tag: (sorted(values), [values[step] for step in sorted(values)]) for tag, values in points.items()}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """A last line that a killed run has not written whole is left out."""
+    for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
+        if line.endswith("\n"):
+            yield json.loads(line)

@@ -1,0 +1,125 @@
+"""Every response that a run has learned from, to read later."""
+
+import gzip
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from torch import Tensor
+
+from callbacks.observer import Observer
+from oblr.policy.step import PolicyModule
+from oblr.run.provenance import write_whole
+from oblr.types import Rollout, StepReport
+
+log = logging.getLogger(__name__)
+
+
+class RolloutLog(Observer):
+    """Writes ``step-<t>-rank<r>.jsonl.gz``: a line for each response that a rank has sampled in a step.
+
+    A file is there whole or not at all. A resumed run takes back those of the steps that it takes again. Where the
+    files of a rank grow beyond its share of ``limit_mib``, the oldest go.
+
+    Args:
+        dirpath: folder of the files.
+        limit_mib: what those of all ranks may take.
+    """
+
+    def __init__(self, dirpath: str, limit_mib: float = 1024):
+        self.folder, self.limit = Path(dirpath), limit_mib * 2**20
+        self.warned = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.folder.mkdir(exist_ok=True)
+        for path in self.files(trainer.global_rank):
+            if step_of(path) >= trainer.current_epoch:
+                path.unlink()
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+        step, rank = trainer.current_epoch, trainer.global_rank
+        lines = "".join(json.dumps(row) + "\n" for row in rows(step, policy, report))
+        packed = gzip.compress(lines.encode(), compresslevel=3, mtime=0)  # the same bytes for the same responses
+        write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", packed)
+        self.forget(rank, self.limit / trainer.world_size)
+
+    def forget(self, rank: int, limit: float) -> None:
+        """Delete the oldest files of a rank until the others take ``limit`` bytes at most."""
+        files = self.files(rank)
+        held = sum(path.stat().st_size for path in files)
+        while held > limit and len(files) > 1:
+            held -= files[0].stat().st_size
+            files.pop(0).unlink()
+            if not self.warned:
+                log.warning(f"the oldest rollouts are deleted, since all take more than {self.limit / 2**20:g} MiB")
+                self.warned = True
+
+    def files(self, rank: int) -> list[Path]:
+        """Of a rank, oldest first."""
+        return sorted(self.folder.glob(f"step-*-rank{rank}.jsonl.gz"))
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.split("-")[1])
+
+
+def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[str, Any]]:
+    """What is known of each response of this rank; None where a number was not measured or is not finite.
+
+    ``share`` is ``‖c_i ∇θ log π(o_i|q)‖ / N``, the length of the response's part in ``ĝ``: known where the step has
+    measured norms, and its coefficient is one of responses that no clipping changes.
+    """
+    batch, size = report.batch, report.batch.group_size
+    exact = policy.baseline.needs_norms and policy.gradnorm.measures
+    known = exact and not policy.per_token and not policy.loss.signed
+    shares = report.advantages.abs().double() * report.weights.sqrt() / report.rewards.numel()
+
+    for i, rollout in enumerate(batch.rollouts):
+        place = report.first + i // size, i % size
+
+        def of(values: Tensor, place: tuple[int, int] = place) -> float | None:
+            value = values[place].item()
+            return value if abs(value) < float("inf") else None
+
+        yield {
+            "step": step,
+            "weight_version": batch.weight_version,
+            "group": place[0],
+            "response": place[1],
+            "live": bool(report.live[place[0]]),
+            "problem": rollout.problem.id,
+            "prompt": rollout.problem.prompt,
+            "answer": rollout.problem.answer,
+            "text": rollout.text,
+            "tokens": len(rollout.completion.token_ids),
+            "verdict": verdict(rollout),
+            "reward": rollout.reward,
+            "shaped_reward": of(report.rewards),
+            "square_norm": of(report.square_norms),
+            "ratio": of(report.ratios),
+            "weight": of(report.weights),
+            "baseline": of(report.rewards - report.advantages),
+            "advantage": of(report.advantages),
+            "share": of(shares) if known else None,
+        }
+
+
+def verdict(rollout: Rollout) -> str:
+    """``scored``, ``truncated`` by the token limit, or ``timeout`` or ``error`` of the reward, which then is 0."""
+    return rollout.outcome if rollout.outcome != "scored" or rollout.completion.finished else "truncated"
+
+
+def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The responses of all ranks in a step, group by group; none where they were not kept."""
+    found = []
+    for path in folder.glob(f"step-{step:06d}-rank*.jsonl.gz"):
+        found += [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    return sorted(found, key=lambda row: (row["group"], row["response"]))
+
+
+def read_steps(folder: Path) -> list[int]:
+    """The steps whose responses were kept."""
+    return sorted({step_of(path) for path in folder.glob("step-*.jsonl.gz")})

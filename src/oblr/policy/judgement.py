@@ -1,0 +1,105 @@
+"""Whether a step may move anything: one that has found what is no number moves neither parameters nor averages."""
+
+import logging
+from typing import NamedTuple
+
+import torch
+
+from oblr.errors import RefusedError
+from oblr.run.ranks import of_run
+from oblr.types import StepReport
+
+log = logging.getLogger(__name__)
+#: So many refused steps in a row end a run.
+PATIENCE = 10
+
+
+class Fault(NamedTuple):
+    """What is wrong with a response, by the places of its group among those of all ranks and of itself in there."""
+
+    group: int
+    response: int
+    problem: str
+
+
+def first_fault(report: StepReport) -> Fault | None:
+    """The first cause for which the step cannot be taken, in the order in which one follows from another.
+
+    Rewards count in all groups, since baselines look at the whole step; the rest in those that took part. Where all
+    that is known of the responses is finite and the gradient is not, the response is the one of the largest
+    coefficient. All ranks are given the same, and find the same.
+    """
+    every, live = torch.ones_like(report.live), report.live
+    for name, values, groups in (
+        ("reward", report.scores, every),
+        ("reward less its KL penalty", report.rewards, every),
+        ("log π − log μ", report.log_ratios, live),
+        ("weight in the baseline", report.weights, live),
+        ("advantage", report.advantages, live),
+        ("coefficient", report.coefficients, live),
+    ):
+        wrong = ~values.isfinite() & groups[:, None]
+        if wrong.any():
+            group, response = wrong.nonzero()[0].tolist()
+            return Fault(group, response, f"its {name} is {values[group, response]:g}")
+    wrong = ~report.group_squares.isfinite() & live
+    if report.moments.finite and not wrong.any():
+        return None
+    suspects = report.coefficients.masked_fill(~(wrong if wrong.any() else live)[:, None], -1)
+    group, response = divmod(int(suspects.argmax()), suspects.shape[1])
+    size, ratio = report.coefficients[group, response], report.log_ratios[group, response]
+    return Fault(
+        group,
+        response,
+        f"the gradient overflows (M1 = {report.moments.mean_square:g}), and its coefficient is the largest, "
+        f"{size:.3g} with log π − log μ = {ratio:.3g}",
+    )
+
+
+class Refusals:
+    """The steps of a run that were refused.
+
+    Attributes:
+        count: all of them.
+        streak: how many of them in a row, up to now.
+        reason: of the last one.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.streak = 0
+        self.reason = ""
+
+    def judge(self, report: StepReport, step: int) -> bool:
+        """Whether the step is refused; the first rank then says why. Collective where it is."""
+        fault = first_fault(report)
+        if fault is None:
+            self.streak = 0
+            return False
+        self.count, self.streak = self.count + 1, self.streak + 1
+        ranks, batch = of_run(), report.batch
+        rank, group = divmod(fault.group, batch.n_groups)
+        problem = ranks.objects(batch.group(group)[fault.response].problem.id)[rank]
+        self.reason = (
+            f"response {fault.response + 1} of {batch.group_size} to prompt {group + 1} of {batch.n_groups} "
+            f"({problem}) on rank {rank}: {fault.problem}"
+        )
+        if ranks.rank == 0:
+            log.warning("step %d is refused and nothing moves: %s", step + 1, self.reason)
+        return True
+
+    @property
+    def hopeless(self) -> bool:
+        return self.streak >= PATIENCE
+
+    def give_up(self, done: int) -> None:
+        """End the run after ``done`` steps if it is hopeless.
+
+        Raises:
+            RefusedError: it is.
+        """
+        if self.hopeless:
+            raise RefusedError(
+                f"steps {done - self.streak + 1} to {done} were all refused, the last one as {self.reason}; the policy "
+                f"is as step {done - self.streak} left it (lower eta0, bound the ratios by loss.truncate, or mend the "
+                "reward or engine; then go on with ckpt_path=last)"
+            )

@@ -1,0 +1,118 @@
+"""What a run keeps of its own, whatever logger it has: every number, and every response."""
+
+import gzip
+import json
+import logging
+
+import pytest
+import torch
+from conftest import ROOT
+from test_tags import NAN, Watch, make_report
+
+from callbacks.record import METRICS, RunRecord, read_curves
+from callbacks.rollouts import RolloutLog, read_rollouts, read_steps, rows
+from callbacks.tags import table
+from oblr.gradnorm.measure import GradNorms
+
+
+def test_curves_of_what_was_logged(tmp_path):
+    record = RunRecord(str(tmp_path))
+    record.log_metrics({"a": 1.0, "b": NAN}, 0)
+    record.log_metrics({"c": 5.0}, 0)
+    record.log_metrics({"a": 0.1 + 0.2, "b": float("inf")}, 1)
+    assert read_curves(tmp_path) == {"a": ([0, 1], [1.0, 0.1 + 0.2]), "c": ([0], [5.0])}
+
+
+def test_steps_that_are_taken_again_are_logged_once(tmp_path):
+    """Also where a kill has cut the last line."""
+    record = RunRecord(str(tmp_path))
+    for step in range(4):
+        record.log_metrics({"a": float(step)}, step)
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"step": 4, "a"')
+    assert read_curves(tmp_path)["a"][0] == [0, 1, 2, 3]
+    record.go_back(2)
+    record.log_metrics({"a": -2.0}, 2)
+    assert read_curves(tmp_path) == {"a": ([0, 1, 2], [0.0, 1.0, -2.0])}
+
+
+class Policy(Watch):
+    """With exact norms of responses, whose coefficients nothing clips."""
+
+    per_token = False
+
+    def __init__(self, tier="exact", signed=False):
+        super().__init__(gradnorm=GradNorms(tier), loss=type("Loss", (), {"signed": signed}))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_is_kept_of_a_response(first):
+    """Its own numbers, on each rank: of the third response weight 9 and advantage −1/2, in a step of six."""
+    report = make_report(first)
+    kept = {(row["group"], row["response"]): row for row in rows(7, Policy(), report)}
+    assert list(kept) == [(first, 0), (first, 1), (first + 1, 0), (first + 1, 1)]
+    row = kept[1, 0]
+    rollout = report.batch.rollouts[2 * (1 - first)]
+    assert row["text"] == rollout.text
+    assert row["prompt"] == rollout.problem.prompt
+    assert row["reward"] == rollout.reward
+    assert (row["step"], row["tokens"], row["square_norm"], row["weight"], row["ratio"]) == (7, 1, 9, 9, 1)
+    assert (row["advantage"], row["baseline"]) == (-0.5, 0.5)
+    assert row["share"] == pytest.approx(0.5 * 3 / 6)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_what_was_not_measured_is_none():
+    last = list(rows(0, Policy(), make_report(first=1)))[-1]
+    assert not last["live"]
+    assert last["square_norm"] is last["weight"] is last["ratio"] is last["share"] is None
+    for policy in (Policy("length"), Policy(signed=True)):
+        assert {row["share"] for row in rows(0, policy, make_report())} == {None}
+
+
+class Run:
+    current_epoch, global_rank, world_size = 0, 1, 2
+
+
+def test_files_of_steps_that_are_taken_again_go(tmp_path):
+    log = RolloutLog(str(tmp_path / "rollouts"))
+    trainer = Run()
+    log.on_train_start(trainer, None)
+    for trainer.current_epoch in range(3):
+        log.on_step(trainer, Policy(), make_report(first=1))
+    other = tmp_path / "rollouts" / "step-000002-rank0.jsonl.gz"
+    other.write_bytes(gzip.compress(b'{"group": 0, "response": 0}\n'))
+    assert read_steps(tmp_path / "rollouts") == [0, 1, 2]
+    assert [row["group"] for row in read_rollouts(tmp_path / "rollouts", 2)] == [0, 1, 1, 2, 2]
+    trainer.current_epoch = 1
+    log.on_train_start(trainer, None)
+    assert read_steps(tmp_path / "rollouts") == [0, 2]
+    assert len(read_rollouts(tmp_path / "rollouts", 2)) == 1  # of the other rank, which looks after its own
+
+
+def test_the_oldest_go_where_there_are_too_many(tmp_path, caplog):
+    log = RolloutLog(str(tmp_path), limit_mib=1)
+    trainer = Run()
+    log.on_step(trainer, Policy(), make_report())
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    log.limit = 2 * 3.5 * size  # of two ranks
+    with caplog.at_level(logging.WARNING):
+        for trainer.current_epoch in range(1, 6):
+            log.on_step(trainer, Policy(), make_report())
+    assert read_steps(tmp_path) == [3, 4, 5]
+    assert len(caplog.records) == 1
+
+
+def test_any_text_is_kept_as_it_is(tmp_path):
+    text = "<script>\u202e\ud800\n" + "x" * 10**6
+    report = make_report()
+    rollout = report.batch.rollouts[0]
+    object.__setattr__(rollout, "text", text)
+    log = RolloutLog(str(tmp_path))
+    log.on_step(Run(), Policy(), report)
+    assert read_rollouts(tmp_path, 0)[0]["text"] == text
+    assert torch.equal(report.batch.rewards, make_report().batch.rewards)
+
+
+def test_the_page_of_tags_says_what_they_are():
+    assert (ROOT / "docs" / "tags.md").read_text().endswith(f"\n\n{table()}\n")

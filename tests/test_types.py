@@ -1,0 +1,25 @@
+"""Some types of transformers and some models that nobody has written: right or refused; `make bench` tries all."""
+
+from functools import partial
+
+import pytest
+from random_models import random_model
+from tiny_models import tiny
+
+from models import QUICK, judge
+
+REFUSED = {"mixtral": "Mixtral", "hrm_text": "is used twice in a pass", "bloom": "for packed sequences"}
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_a_type_is_right_or_refused(kind):
+    verdict, why, _ = judge(partial(tiny, kind))
+    assert verdict == ("refused" if kind in REFUSED else "right"), why
+    assert REFUSED.get(kind, "") in why
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_models_are_right_or_refused(seed):
+    verdict, why, _ = judge(partial(random_model, seed))
+    assert verdict in ("right", "refused"), why
+    assert (verdict == "refused") == bool(why)
