@@ -222,10 +222,10 @@ class _Counter(tqdm):
 
     def __init__(self, done: Callable[[int], object], iterable: Iterable[object] | None = None, **settings: object):
         super().__init__(iterable, **settings, file=io.StringIO())
-        self.done = done
+        self.done = done if iterable is None else None  # told of responses, not of requests that it takes in
 
     def update(self, n: float | None = 1) -> bool | None:
-        if self.iterable is None:  # of responses, not of requests that it takes in
+        if self.done is not None:
             self.done(int(n or 0))
         return super().update(n)
 
