@@ -40,3 +40,12 @@ def fails_when_wrong(problem, text, completion):
     if len(text) % 2:
         time.sleep(60)
     raise KeyError("no such field")
+
+
+def brevity(problem, text, completion):
+    """Nothing is broken in this one."""
+    return -len(completion.token_ids) if completion.finished else -1000
+
+
+def first_token(problem, text, completion):
+    return completion.token_ids[0]

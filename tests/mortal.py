@@ -1,12 +1,14 @@
-"""A server whose worker is killed while a request is under way, for a test of what follows."""
+"""Engines that end or stop in the middle, for tests of what follows."""
 
 import os
 import signal
 import subprocess
 import threading
 from http.client import HTTPConnection
+from pathlib import Path
 
 from oblr.rollout import client
+from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 
 #: A request has been sent, and its answer is awaited.
@@ -17,6 +19,19 @@ class Awaiting(HTTPConnection):
     def getresponse(self):
         awaited.set()
         return super().getresponse()
+
+
+class StallingHF(HFEngine):
+    """Does the first part of its work, and then says that it does nothing more."""
+
+    calls = 0
+
+    def generate(self, *given, **told):
+        self.calls += 1
+        if self.calls == 2:
+            Path(os.environ["STALLED"]).touch()
+            signal.pause()
+        return super().generate(*given, **told)
 
 
 class MortalServer(ServerEngine):

@@ -61,6 +61,7 @@ def plain(cfg: DictConfig | ListConfig) -> object:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_option_of_every_group(group):
     required = {
+        "benchmarks=local": ["benchmarks.local.path=a.jsonl"],
         "data=local": ["data.path=a.jsonl", "data.held_out_path=b.jsonl"],
         "reward=python": ["reward.path=math.sqrt"],
     }

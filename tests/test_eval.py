@@ -1,5 +1,6 @@
 """Evaluations through the real command line, and what it refuses."""
 
+import csv
 import json
 import os
 import re
@@ -8,6 +9,8 @@ import subprocess
 import sys
 import time
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import warm
 from conftest import POCKET, ROOT, run_script
@@ -20,7 +23,6 @@ from oblr.commands import evaluate as script
 from oblr.commands.launch import register_resolvers, settle
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
-from oblr.policy.model import load_config, load_tokenizer
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.types import Completion
@@ -73,6 +75,7 @@ def test_on_vllm(tmp_path):
     assert figures["maj@2"]["mean"] == pytest.approx(sum(vote(row) for row in rows) / 12)
     assert 0.05 < mean < 0.95
     written = (folder / "chain_sum.jsonl").stat().st_mtime_ns
+    assert first.stdout.splitlines()[1] == "loading engine 0 of 24 responses"
     second = evaluate(folder, f"model={POCKET}")
     assert second.stdout == (folder / "table.md").read_text()
     assert (folder / "chain_sum.jsonl").stat().st_mtime_ns == written
@@ -95,24 +98,33 @@ def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(tr
             assert steps == [0, 1]
             assert values[-1] == pytest.approx(value, rel=1e-6)
 
-    command = [sys.executable, "src/eval.py", f"paths.output_dir={folder}", *SMALL, model, "rollout.engine=hf"]
-    process = warm.popen()(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    rows = folder / "chain_sum.jsonl"
-    while process.poll() is None and not (rows.exists() and rows.read_text()):
+    stalled = tmp_path / "stalled"
+    settings = (f"paths.output_dir={folder}", *SMALL, model, "rollout.engine=hf")
+    command = [sys.executable, "src/eval.py", *settings, "rollout.engines.hf._target_=mortal.StallingHF"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}",
+        "STALLED": str(stalled),
+    }
+    process = warm.popen()(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not stalled.exists():
         time.sleep(0.005)
+    check(run_script("eval.py", *settings), "paths.output_dir: another process works in")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    sampled = rows.read_text()
-    assert 4 <= sampled.count("\n") < 12
+    rows = folder / "chain_sum.jsonl"
+    assert rows.read_text().count("\n") == 4
     assert "figures" not in json.loads((folder / "chain_sum.json").read_text())
-    evaluate(folder, model, "rollout.engine=hf")
-    assert rows.read_bytes() == (whole / "chain_sum.jsonl").read_bytes()
-    assert json.loads((folder / "chain_sum.json").read_text()) == summary
+    lines = evaluate(folder, model, "rollout.engine=hf").stdout.splitlines()
+    assert lines[1:3] == ["loading engine 8 of 24 responses", "chain_sum   8 of 24 responses"]
+    assert re.fullmatch(r"chain_sum   16 of 24 responses  \d+(\.\d+)?/s  0:00:\d\d left", lines[3])
+    for name in ("chain_sum.jsonl", "chain_sum.json", "table.md"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
     assert (folder / "run-2.json").exists()
 
     other = run_script("eval.py", f"compare=[{whole},{folder}]")
     assert other.returncode == 0, other.stderr
-    assert "+0.0 [+0.0, +0.0] | 1 |" in other.stdout
+    assert re.search(r"\+0.0 \[\+0.0, \+0.0\] +\| 1 ", other.stdout)
 
 
 def test_an_unknown_benchmark():
@@ -127,6 +139,100 @@ def run(tmp_path, *overrides):
         cfg = compose("eval", [f"paths.output_dir={tmp_path / 'run'}", f"paths.runs={tmp_path}", *overrides])
     settle(cfg, "eval")
     script.main(cfg)
+
+
+QUESTIONS = [
+    {"number": "a", "question": "3 + 4 + 5 =", "solution": "so\n#### 12", "level": 1},
+    {"number": "b", "question": "7 - 2 + 1 =", "solution": "so\n#### 6", "level": 2},
+    {"number": "c", "question": "9 + 9 - 4 =", "solution": "so\n#### 14", "level": 2},
+]
+OWN = (
+    *("benchmarks=[local]", "benchmarks.local.columns={prompt: question, answer: solution, id: number}"),
+    *("benchmarks.local.answer_after='####'", "prompt=plain", 'prompt.template="{prompt}\n"', "reward=exact"),
+    *("samples=2", "chunk=2", "max_new_tokens=64", "rollout.engine=hf", f"model={POCKET}"),
+)
+
+
+@pytest.fixture(scope="module")
+def own_file(tmp_path_factory):
+    """The same problems as JSONL, CSV and Parquet, and an evaluation of each."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    with (folder / "my.csv").open("w") as file:
+        table = csv.DictWriter(file, QUESTIONS[0])
+        table.writeheader()
+        table.writerows(QUESTIONS)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(QUESTIONS), folder / "my.parquet")
+    for layout in ("jsonl", "csv", "parquet"):
+        run(folder / layout, f"benchmarks.local.path={folder}/my.{layout}", "by=level", *OWN)
+    return folder
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "local.jsonl").read_text().splitlines()]
+
+
+def test_a_file_of_ones_own_in_three_layouts(own_file):
+    first = (own_file / "jsonl" / "run" / "local.jsonl").read_bytes()
+    for layout in ("csv", "parquet"):
+        assert (own_file / layout / "run" / "local.jsonl").read_bytes() == first
+    rows = rows_of(own_file / "jsonl" / "run")
+    assert [(row["id"], row["prompt"], row["answer"]) for row in rows] == [
+        *(("a", "3 + 4 + 5 =\n", "12"), ("b", "7 - 2 + 1 =\n", "6"), ("c", "9 + 9 - 4 =\n", "14"))
+    ]
+    for row in rows:
+        assert row["rewards"] == [float(answer == row["answer"]) for answer in row["answers"]]
+
+
+def test_figures_by_a_column(own_file):
+    folder = own_file / "parquet" / "run"
+    summary = json.loads((folder / "local.json").read_text())
+    shares = [row["pass_rate"] for row in rows_of(folder)]
+    assert {name: part["problems"] for name, part in summary["by"].items()} == {"level=1": 1, "level=2": 2}
+    means = [part["figures"]["avg@2"]["mean"] for part in summary["by"].values()]
+    assert means == pytest.approx([shares[0], sum(shares[1:]) / 2])
+    labels = [line.split(" | ")[0].strip("| ") for line in (folder / "table.md").read_text().splitlines()[2:]]
+    assert labels == ["local", "local: level=1", "local: level=2"]
+
+
+def test_scored_anew_is_scored_as_at_first(own_file, tmp_path, capsys):
+    first = own_file / "jsonl" / "run"
+    other = ("reward=python", "reward.path=broken_rewards.brevity")
+    run(tmp_path / "fresh", f"benchmarks.local.path={own_file}/my.jsonl", *OWN, *other)
+    run(tmp_path / "saved", f"rescore={first}", *other)
+    fresh, again = tmp_path / "fresh" / "run", tmp_path / "saved" / "run"
+    assert rows_of(again) == rows_of(fresh) != rows_of(first)
+    ours, theirs = (json.loads((folder / "local.json").read_text()) for folder in (again, fresh))
+    assert ours["figures"] == theirs["figures"]
+    assert ours["settings"].pop("rescored") == ours["settings"]["revision"]
+    assert ours["settings"] == theirs["settings"]
+    # and back to where it began, from what has been scored anew
+    run(tmp_path / "back", f"rescore={again}", "reward=exact")
+    assert (tmp_path / "back" / "run" / "local.jsonl").read_bytes() == (first / "local.jsonl").read_bytes()
+    with pytest.raises(SettingError, match=r"^reward: first_token raised .*token ids of a saved response"):
+        run(tmp_path / "not", f"rescore={first}", "reward=python", "reward.path=broken_rewards.first_token")
+    (changed := tmp_path / "changed").mkdir()
+    for name in ("local.json", "local.jsonl", "config.yaml"):
+        (changed / name).write_text((first / name).read_text().replace("my.jsonl", "other.jsonl"))
+    (own_file / "other.jsonl").write_text((own_file / "my.jsonl").read_text().replace("#### 6", "#### 7"))
+    with pytest.raises(SettingError, match=r"^rescore: .*local.jsonl answers other problems"):
+        run(tmp_path / "not", f"rescore={changed}")
+    assert not (tmp_path / "not" / "run").exists()
+
+
+def test_two_models_in_one_command(own_file, tmp_path):
+    graded = POCKET.with_name("pocket_graded")
+    run(tmp_path, f"benchmarks.local.path={own_file}/my.jsonl", *OWN, f"model=[{POCKET},{graded}]")
+    names = [str(model).strip("/").replace("/", "--") for model in (POCKET, graded)]
+    folders = [tmp_path / "run" / name for name in names]
+    assert (folders[0] / "local.jsonl").read_bytes() == (own_file / "jsonl" / "run" / "local.jsonl").read_bytes()
+    assert (folders[1] / "local.jsonl").read_bytes() != (folders[0] / "local.jsonl").read_bytes()
+    assert [json.loads((folder / "local.json").read_text())["settings"]["model"] for folder in folders] == [
+        str(POCKET),
+        str(graded),
+    ]
+    lines = (tmp_path / "run" / "table.md").read_text().splitlines()
+    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == [str(POCKET), str(graded)]
 
 
 ROW = '{"id": "a", "problem": "1 + 1", "answer": "2"}\n'
@@ -162,6 +268,17 @@ ROW = '{"id": "a", "problem": "1 + 1", "answer": "2"}\n'
             r"data.columns: .*line 2 has the id 'a' of .*line 1",
         ),
         (["benchmarks=[amc23]", "benchmarks_dir={files}"], r"data.path: .*amc23.jsonl has no problems"),
+        (["benchmarks=[local]"], r"benchmarks.local.path: it has no value"),
+        (["benchmarks=[local]", "benchmarks.local.path=no.jsonl"], r"benchmarks.local.path: cannot read no.jsonl"),
+        (
+            ["benchmarks=[local]", "benchmarks.local.path={files}/aime24.jsonl"],
+            r"benchmarks.local.columns: .*line 2 has",
+        ),
+        (["by=level"], r"by: no benchmark has a column 'level' \(use some of .*question"),
+        (["by=[metadata]"], r"by: metadata of problem chain_sum/0 is no group: {"),
+        ([f"model=[{POCKET},{POCKET}]"], r"model: .*given twice"),
+        (["rescore=no/such/folder"], "rescore: there is no folder no/such/folder"),
+        (["rescore={files}"], "rescore: .*files has no finished benchmark"),
         (["compare=[runs/a]"], "compare: .*two folders"),
         (["compare=[no/such,folders]"], "compare: there is no folder no/such"),
     ],
@@ -192,8 +309,8 @@ def test_every_setting_that_a_number_depends_on_is_written(tmp_path, changed):
     def settings(*overrides):
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             cfg = compose("eval", [f"model={POCKET}", "benchmarks=[chain_sum]", "limit=4", "samples=2", *overrides])
-        (task,) = script.prepare(cfg, load_config(str(POCKET)), load_tokenizer(str(POCKET)), tmp_path)
-        return task.record.settings
+        (task,) = script.prepare(cfg, str(POCKET), tmp_path).tasks
+        return task.settings
 
     register_resolvers()
     assert settings() == settings()
@@ -214,7 +331,7 @@ def test_other_settings_than_those_of_the_folder(tmp_path):
     (tmp_path / "run" / "chain_sum.json").write_text('{"settings": {"temperature": 0.5}}')
     with pytest.raises(SettingError, match=r"^paths.output_dir: .*chain_sum.json has"):
         run(tmp_path, f"model={POCKET}")
-    assert os.listdir(tmp_path / "run") == ["chain_sum.json"]
+    assert sorted(os.listdir(tmp_path / "run")) == [".lock", "chain_sum.json"]
 
 
 def test_a_folder_of_a_training_run_is_not_written_to(tmp_path):

@@ -24,6 +24,12 @@ class SettingError(ValueError):
 
     def __init__(self, setting: str, problem: str, fix: str) -> None:
         super().__init__(f"{setting}: {problem} ({fix})".replace("\n", " "))
+        self.setting, self.problem, self.fix = setting, problem, fix
+
+    def below(self, section: str, place: str) -> "SettingError":
+        """The same of a section of the configuration that stands in another place."""
+        setting = place + self.setting.removeprefix(section) if self.setting.startswith(f"{section}.") else self.setting
+        return SettingError(setting, self.problem, self.fix)
 
 
 class RunError(RuntimeError):

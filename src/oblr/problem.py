@@ -1,5 +1,6 @@
 """What rewards see: a question, and a response to it. Without torch, so that processes that score start quickly."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,3 +26,16 @@ class Completion:
     token_ids: list[int]
     logprobs: list[float]
     finished: bool
+
+
+@dataclass(frozen=True)
+class UnsavedTokens(Sequence[int]):
+    """As many token ids as a saved response had; which ones, nobody has written down."""
+
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: object) -> int:  # type: ignore[override]
+        raise LookupError("the token ids of a saved response are not known: sample anew for a reward that reads them")

@@ -70,27 +70,55 @@ def test_table(tmp_path):
     written(tmp_path)
     written(tmp_path, "other", right=4)
     sure, quarter = "100.0 [57.1, 100.0]", "25.0 [14.3, 57.1]"
-    assert write_table(tmp_path).splitlines() == [
-        "| benchmark | problems | avg@4, % | pass@4, % | maj@4, % | tokens | truncated, % |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        f"| other | 5 | {sure} | {sure} | {sure} | 19 [19, 19] | {quarter} |",
-        f"| sums | 5 | {quarter} | {sure} | {sure} | 19 [19, 19] | {quarter} |",
+    text = write_table(tmp_path)
+    assert (tmp_path / "table.md").read_text() == text
+    lines = text.splitlines()
+    assert len({len(line) for line in lines}) == 1  # columns stand below each other
+    assert [cells(line) for line in lines] == [
+        ["benchmark", "problems", "avg@4, %", "pass@4, %", "maj@4, %", "tokens", "truncated, %"],
+        [line.strip("|") for line in lines[1].split("|")[1:-1]],
+        ["other", "5", sure, sure, sure, "19", "25.0"],
+        ["sums", "5", quarter, sure, sure, "19", "25.0"],
     ]
-    assert (tmp_path / "table.md").exists()
+    assert set(lines[1]) == {"|", "-"}
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_groups_have_figures_of_their_own(tmp_path):
+    record = written(tmp_path)
+    record.finish([4], {"level": [10, 2, None, 2, 10], "topic": ["b", "a", "a", "a", "[b]"]})
+    rows = [cells(line)[:2] for line in write_table(tmp_path).splitlines()[2:]]
+    assert rows == [
+        *(["sums", "5"], ["sums: level=2", "2"], ["sums: level=10", "2"], ["sums: level=None", "1"]),
+        *(["sums: topic=[b]", "1"], ["sums: topic=a", "3"], ["sums: topic=b", "1"]),
+    ]
+
+
+def test_a_summary_of_before_there_were_groups_is_shown(tmp_path):
+    record = written(tmp_path)
+    summary = json.loads(record.summary.read_text())
+    del summary["by"]
+    record.summary.write_text(json.dumps(summary))
+    assert len(write_table(tmp_path).splitlines()) == 3
 
 
 def test_comparison(tmp_path):
     written(tmp_path / "a", right=1)
     written(tmp_path / "b", right=2, settings=SETTINGS | {"model": "n"})
     lines = compare(tmp_path / "a", tmp_path / "b").splitlines()
-    assert lines[2].startswith("| sums | 5 | avg@4, % | 25.0 | 50.0 | +25.0 [+25.0, +25.0] | 0.06")
+    *words, p = cells(lines[2])
+    assert words == ["sums", "5", "avg@4, %", "25.0", "50.0", "+25.0 [-100.0, +100.0]"]  # five cannot tell
+    assert p.startswith("0.06")
     assert lines[-1] == '- sums: model is "m" and "n"'
 
 
 def test_evaluations_with_numbers_of_samples_of_their_own_are_compared_by_what_both_have(tmp_path):
     written(tmp_path / "a")
     written(tmp_path / "b", samples=2)
-    rows = [line.split(" | ")[2] for line in compare(tmp_path / "a", tmp_path / "b").splitlines()[2:]]
+    rows = [cells(line)[2] for line in compare(tmp_path / "a", tmp_path / "b").splitlines()[2:]]
     assert rows == ["tokens", "truncated, %"]
 
 

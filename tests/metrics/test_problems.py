@@ -55,6 +55,35 @@ def test_scipys_sign_flip_test():
     assert difference.low < difference.mean < difference.high
 
 
+def test_an_interval_and_its_p_value_say_the_same():
+    """The interval holds just those differences that the test does not reject."""
+    random, rejected = np.random.default_rng(0), 0
+    for _ in range(60):
+        n = int(random.integers(1, 60))
+        first = random.integers(0, 5, n) / 4
+        second = np.clip(first + random.integers(-1, 3, n) / 4 * (random.random(n) < random.random()), 0, 1)
+        difference = paired_difference(first, second)
+        assert (difference.p_value > 0.05) == (difference.low <= 0 <= difference.high)
+        rejected += difference.p_value <= 0.05
+        for end, outside in ((difference.low, -1e-6), (difference.high, 1e-6)):
+            if np.isfinite(end):
+                assert paired_difference(first + end, second).p_value > 0.05
+                assert paired_difference(first + end + outside, second).p_value <= 0.05
+        swapped = paired_difference(second, first)
+        assert swapped == (-difference.mean, -difference.high, -difference.low, difference.p_value)
+    assert 5 < rejected < 55
+
+
+def test_an_interval_of_a_difference_holds_it():
+    random, held = np.random.default_rng(0), 0
+    for _ in range(200):
+        chances = random.beta(0.5, 0.5, 30)
+        first, second = random.binomial(4, chances) / 4, random.binomial(4, chances) / 4
+        difference = paired_difference(first, second)
+        held += difference.low <= 0 <= difference.high
+    assert 180 <= held < 200
+
+
 def test_the_same_twice_does_not_differ():
     values = np.random.default_rng(0).random(50)
     assert paired_difference(values, values) == (0.0, 0.0, 0.0, 1.0)

@@ -1,24 +1,32 @@
-"""``src/eval.py``: evaluate a model."""
+"""``src/eval.py``: evaluate models, score what they have said anew, or compare two evaluations."""
 
+import copy
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import hydra
 import rich
 import torch
 from omegaconf import DictConfig, OmegaConf
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from oblr.checks import check_engine, check_folder
 from oblr.commands.launch import ROOT
+from oblr.commands.rescore import rescore
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
+from oblr.evaluation.measures import groups
+from oblr.evaluation.progress import Display, shown, tell_failures
 from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.model import load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose
+from oblr.run.lock import sole_user
 from oblr.run.provenance import revision, versions, write_record
 from oblr.run.terminal import quiet_terminal
 from oblr.types import Problem, Sampling
@@ -26,58 +34,73 @@ from oblr.types import Problem, Sampling
 
 @dataclass
 class Task:
-    """A benchmark and what has been done of it."""
+    """A benchmark, all that its figures depend on, and what has been done of it, once the folder is ours."""
 
     name: str
     benchmark: Benchmark
     problems: list[Problem]
     sampling: Sampling
-    record: Record
+    settings: dict[str, Any]
+    groups: dict[str, list[Any]]
+    record: Record = field(init=False)
+
+
+@dataclass
+class Evaluation:
+    """Of one model."""
+
+    cfg: DictConfig
+    tasks: list[Task]
+    tokenizer: PreTrainedTokenizerBase
+    engine: Engine
+    weights: Iterable[tuple[str, torch.Tensor]]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.cfg.paths.output_dir)
 
 
 def main(cfg: DictConfig) -> None:
     if cfg.compare is not None:
         return print(compare(*two_folders(cfg.compare)), end="")
+    if cfg.rescore is not None:
+        return rescore(cfg)
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     check_together(cfg)
-    cfg.model = newest_policy(Path(cfg.paths.runs)) if cfg.model == "last" else cfg.model
-    config, tokenizer = load_config(cfg.model, "model"), load_tokenizer(cfg.model, "model")
-    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
-    folder = Path(cfg.paths.output_dir)
-    tasks = prepare(cfg, config, tokenizer, folder)
-    context = getattr(config, "max_position_embeddings", None)
-    cfg.rollout.max_model_len = max(
-        longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context) for task in tasks
-    )
-    engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
-    weights = stored_weights(cfg.model, "model")
-    check_folder(folder, joining=any(folder.glob("*.jsonl")))
-
-    if any(not task.record.complete for task in tasks):
-        rich.print(f"folder      {folder}")
-        with quiet_terminal(folder / "eval.log"):
-            for task in tasks:
-                task.record.begin()
-            write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
-            try:
-                sample(tasks, engine, weights, tokenizer, cfg)
-            except KeyboardInterrupt:
-                rich.print(f"stopped; go on with paths.output_dir={folder}")
-                sys.exit(130)
-    for task in tasks:
-        task.record.finish(cfg.k)
-    print(write_table(folder), end="")
+    models, folder = chosen(cfg), Path(cfg.paths.output_dir)
+    places = {model: folder / model.strip("/").replace("/", "--") for model in models} if len(models) > 1 else None
+    evaluations = [prepare(cfg, model, places[model] if places else folder) for model in models]
+    with ExitStack() as locks:
+        for evaluation in sorted(evaluations, key=lambda one: not one.folder.exists()):  # what is there may refuse
+            check_folder(evaluation.folder, joining=any(evaluation.folder.glob("*.jsonl")))
+            locks.enter_context(sole_user(evaluation.folder))
+            for task in evaluation.tasks:
+                task.record = Record(evaluation.folder, task.name, task.settings)
+        sample_all(evaluations, folder)
+        for evaluation in evaluations:
+            for task in evaluation.tasks:
+                task.record.finish(cfg.k, task.groups)
+        print(write_table(folder, places), end="")
 
 
 def check_together(cfg: DictConfig) -> None:
     """Raises SettingError where some cannot work together, whatever model and benchmarks are."""
-    if cfg.model is None:
+    if not cfg.model:
         raise SettingError("model", "none is given", "give a Hugging Face folder, a hub id, or last")
     if not cfg.get("benchmarks"):
         raise SettingError("benchmarks", "none is given", "give some, such as benchmarks=[chain_sum]")
     check_tries(cfg.samples, cfg.k, cfg.limit)
     if cfg.temperature == 0 and cfg.samples > 1:
         raise SettingError("samples", "greedy responses to a problem are all the same", "use 1 with temperature=0")
+
+
+def chosen(cfg: DictConfig) -> list[str]:
+    """The models to evaluate, each once."""
+    given = [cfg.model] if isinstance(cfg.model, str) else list(cfg.model)
+    models = [newest_policy(Path(cfg.paths.runs)) if model == "last" else model for model in given]
+    if len(set(models)) < len(models):
+        raise SettingError("model", f"{', '.join(models)}: one is given twice", "give each once")
+    return models
 
 
 def newest_policy(runs: Path) -> str:
@@ -93,20 +116,26 @@ def two_folders(compared: object) -> tuple[Path, Path]:
     return Path(compared[0]), Path(compared[1])  # type: ignore[index]
 
 
-def prepare(cfg: DictConfig, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, folder: Path) -> list[Task]:
-    """Every benchmark with its problems and what the folder has of it."""
+def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
+    """All that an evaluation of this model in this folder takes, with nothing large loaded."""
+    cfg = copy.deepcopy(asked)
+    cfg.model, cfg.paths.output_dir = model, str(folder)
+    config, tokenizer = load_config(model, "model"), load_tokenizer(model, "model")
+    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     common = {
-        "model": cfg.model,
-        "weights": weights_digest(cfg.model, config),
+        "model": model,
+        "weights": weights_digest(model, config),
         "engine": cfg.rollout.engine,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         **{name: cfg[name] for name in ("dtype", "temperature", "samples", "seed", "chunk")},
         "revision": revision(ROOT),
         "versions": versions(),
     }
-    tasks = []
-    for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
-        problems = benchmark.first(cfg.limit)
+    benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
+    firsts = {name: benchmark.first(cfg.limit) for name, benchmark in benchmarks.items()}
+    tasks, columns = [], groups(firsts, cfg.by)
+    for name, problems in firsts.items():
+        benchmark = benchmarks[name]
         try_out(benchmark.reward, problems[0], tokenizer.encode(problems[0].answer))
         settings = common | {
             "max_new_tokens": benchmark.max_new_tokens,
@@ -115,32 +144,57 @@ def prepare(cfg: DictConfig, config: PretrainedConfig, tokenizer: PreTrainedToke
             "reward": OmegaConf.to_container(cfg.benchmarks[name].reward, resolve=True),
         }
         sampling = Sampling(cfg.samples, cfg.temperature, benchmark.max_new_tokens, (tokenizer.eos_token_id,))
-        tasks.append(Task(name, benchmark, problems, sampling, Record(folder, name, settings)))
-    return tasks
+        tasks.append(Task(name, benchmark, problems, sampling, settings, columns[name]))
+    context = getattr(config, "max_position_embeddings", None)
+    cfg.rollout.max_model_len = max(
+        longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context) for task in tasks
+    )
+    engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
+    return Evaluation(cfg, tasks, tokenizer, engine, stored_weights(model, "model"))
 
 
-def sample(
-    tasks: list[Task],
-    engine: Engine,
-    weights: Iterable[tuple[str, torch.Tensor]],
-    tokenizer: PreTrainedTokenizerBase,
-    cfg: DictConfig,
-) -> None:
-    """Do what is left of each benchmark with these weights."""
+def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
+    """Do what is left of each."""
+    tasks = [task for evaluation in evaluations for task in evaluation.tasks]
+    if all(task.record.complete for task in tasks):
+        return
+    rich.print(f"folder      {folder}")
+    total, done = (sum(map(len, lists)) for lists in ([t.problems for t in tasks], [t.record.attempts for t in tasks]))
+    samples = tasks[0].sampling.n
+    with quiet_terminal(folder / "eval.log"), shown(total * samples, done * samples) as display:
+        for evaluation in evaluations:
+            if all(task.record.complete for task in evaluation.tasks):
+                continue
+            for task in evaluation.tasks:
+                task.record.begin()
+            cfg = evaluation.cfg
+            write_record(evaluation.folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            try:
+                sample(evaluation, display)
+            except KeyboardInterrupt:
+                rich.print(f"stopped; go on with paths.output_dir={folder}")
+                sys.exit(130)
+
+
+def sample(evaluation: Evaluation, display: Display) -> None:
+    """Do what is left of each benchmark with this model's weights."""
+    engine, cfg = evaluation.engine, evaluation.cfg
     try:
-        for task in tasks:
+        for task in evaluation.tasks:
             task.benchmark.pool.start()
+        display.phase("loading engine", sampling=False)
         engine.start()
-        engine.sync(weights, 0)
-        for task in tasks:
+        engine.sync(evaluation.weights, 0)
+        generate = partial(engine.generate, done=display.advance)
+        for task in evaluation.tasks:
+            display.phase(task.name)
             for start in range(len(task.record.attempts), len(task.problems), cfg.chunk):
                 chunk = task.problems[start : start + cfg.chunk]
-                task.record.add(attempt(task.benchmark, chunk, engine.generate, tokenizer, task.sampling, cfg.seed))
-                rich.print(f"{task.name:11} {len(task.record.attempts)} of {len(task.problems)}")
-            pool = task.benchmark.pool
-            if pool.timeouts or pool.errors:
-                rich.print(f"{task.name:11} scored 0: {pool.timeouts} that took too long, {pool.errors} that failed")
+                attempts = attempt(task.benchmark, chunk, generate, evaluation.tokenizer, task.sampling, cfg.seed)
+                task.record.add(attempts)
+                display.line()
+            tell_failures(task.name, task.benchmark.pool)
     finally:
         engine.close()
-        for task in tasks:
+        for task in evaluation.tasks:
             task.benchmark.pool.close()

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import hydra
+import rich
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -74,7 +75,9 @@ def launch(config_name: str, command: str) -> None:
     def task(cfg: DictConfig) -> None:
         with one_line_errors():
             settle(cfg, config_name)
-            importlib.import_module(command).main(cfg)
+            with rich.get_console().status("starting"):  # seconds, in which a terminal is not to look dead
+                module = importlib.import_module(command)
+            module.main(cfg)
 
     with one_line_errors():
         hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name=config_name)(task)()

@@ -143,15 +143,23 @@ def attempt(
     groups = generate(prompts, sampling, [problem_seed(seed, problem.id) for problem in problems])
     completions = [completion for group in groups for completion in group]
     texts = [str(tokenizer.decode(completion.token_ids, skip_special_tokens=True)) for completion in completions]
-    rewards = benchmark.score([problem for problem in problems for _ in range(sampling.n)], texts, completions)
+    return judge(benchmark, problems, texts, completions)
+
+
+def judge(
+    benchmark: Benchmark, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
+) -> list[Attempts]:
+    """Score responses, as many to each problem and in the order of the problems."""
+    n = len(texts) // len(problems)
+    rewards = benchmark.score([problem for problem in problems for _ in range(n)], texts, completions)
     answers = benchmark.answers(texts, completions)
-    shares = [slice(start, start + sampling.n) for start in range(0, len(texts), sampling.n)]
+    shares = [slice(start, start + n) for start in range(0, len(texts), n)]
     return [
         Attempts(
             problem.id,
             problem.prompt,
             problem.answer,
-            texts[share],
+            list(texts[share]),
             answers and answers[share],
             rewards[share],
             [len(completion.token_ids) for completion in completions[share]],

@@ -1,14 +1,20 @@
 """The figures of a benchmark, and how those of two runs differ."""
 
-from collections.abc import Sequence
-from typing import Any
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
+from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts
 from oblr.metrics.aggregate import Interval
 from oblr.metrics.problems import Difference, bootstrap_interval, paired_difference
 from oblr.metrics.tries import majority_at, pass_at
+from oblr.types import Problem
 
 #: Figures that are no shares: a number of tokens, and a reward of any size.
 UNBOUNDED = ("length", "reward")
@@ -40,6 +46,42 @@ def measure(attempts: Sequence[Attempts], ks: Sequence[int]) -> dict[str, Interv
     }
 
 
+def by_group(
+    attempts: Sequence[Attempts], values: Sequence[Any], ks: Sequence[int]
+) -> dict[str, tuple[int, dict[str, Interval]]]:
+    """Of the problems with the same value, in its order: how many there are, and their figures."""
+    names = sorted(set(values), key=lambda value: (isinstance(value, str), value is None, value))
+    parts = {name: [one for one, value in zip(attempts, values, strict=True) if value == name] for name in names}
+    return {str(name): (len(part), measure(part, ks)) for name, part in parts.items()}
+
+
+def groups(
+    benchmarks: Mapping[str, Sequence[Problem]], by: str | Sequence[str] | None
+) -> dict[str, dict[str, list[Any]]]:
+    """Of each benchmark those of the columns ``by`` that all its problems have, and what they say of each.
+
+    Raises:
+        SettingError: no benchmark has one of them, or it says something that is neither text nor a number.
+    """
+    names = [by] if isinstance(by, str) else by or []
+    found: dict[str, dict[str, list[Any]]] = {benchmark: {} for benchmark in benchmarks}
+    for name in names:
+        for benchmark, problems in benchmarks.items():
+            if all(name in problem.metadata for problem in problems):
+                found[benchmark][name] = [_group(name, problem) for problem in problems]
+        if not any(name in columns for columns in found.values()):
+            known = sorted({str(key) for problems in benchmarks.values() for key in problems[0].metadata})
+            raise SettingError("by", f"no benchmark has a column {name!r}", f"use some of {', '.join(known)}")
+    return found
+
+
+def _group(name: str, problem: Problem) -> str | int | float | None:
+    value = problem.metadata[name]
+    if isinstance(value, str | int | float | None):
+        return value
+    raise SettingError("by", f"{name} of problem {problem.id} is no group: {value!r:.60}", "name another column")
+
+
 def differences(
     first: Sequence[Attempts], second: Sequence[Attempts], ks: Sequence[int]
 ) -> dict[str, tuple[float, float, Difference]]:
@@ -52,40 +94,54 @@ def differences(
     }
 
 
-def table(figures: dict[str, dict[str, Interval]], sizes: dict[str, int]) -> str:
-    """Markdown: a row a benchmark; shares in percent."""
-    columns = list(dict.fromkeys(name for row in figures.values() for name in row))
-    lines = [_row(["benchmark", "problems", *map(_title, columns)]), _row(["---"] * (len(columns) + 2))]
-    for benchmark, row in figures.items():
-        cells = [_interval(name, row[name]) if name in row else "" for name in columns]
-        lines.append(_row([benchmark, str(sizes[benchmark]), *cells]))
-    return "\n".join(lines) + "\n"
+class Row(NamedTuple):
+    """Of a table: what its figures are of, the model where there are several first, and of how many problems."""
+
+    labels: Sequence[str]
+    problems: int
+    figures: Mapping[str, Interval]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A row a benchmark; shares in percent. What is no score has its interval beside it in the summary alone."""
+    columns = list(dict.fromkeys(name for row in rows for name in row.figures))
+    several = max(len(row.labels) for row in rows) > 1
+    titles = [*(["model"] if several else []), "benchmark", "problems", *map(_title, columns)]
+    cells = [[_cell(name, row.figures[name]) if name in row.figures else "" for name in columns] for row in rows]
+    return markdown(titles, [[*row.labels, str(row.problems), *own] for row, own in zip(rows, cells, strict=True)])
 
 
 def comparison_table(rows: dict[str, dict[str, tuple[float, float, Difference]]], sizes: dict[str, int]) -> str:
-    """Markdown: a row a benchmark and figure; shares in percent, their differences in points."""
-    lines = [
-        _row(["benchmark", "problems", "figure", "first", "second", "difference", "p"]),
-        _row(["---"] * 7),
-    ]
+    """A row a benchmark and figure; shares in percent, their differences in points."""
+    cells = []
     for benchmark, figures in rows.items():
         for name, (first, second, difference) in figures.items():
-            cells = [_number(name, first), _number(name, second), _interval(name, Interval(*difference[:3]), "+")]
-            lines.append(_row([benchmark, str(sizes[benchmark]), _title(name), *cells, f"{difference.p_value:.2g}"]))
-    return "\n".join(lines) + "\n"
+            numbers = [_number(name, first), _number(name, second), _interval(name, Interval(*difference[:3]), "+")]
+            cells.append([benchmark, str(sizes[benchmark]), _title(name), *numbers, f"{difference.p_value:.2g}"])
+    return markdown(["benchmark", "problems", "figure", "first", "second", "difference", "p"], cells)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose columns stand below each other in a terminal, too."""
+    drawn = Table(*titles, box=box.MARKDOWN)
+    for row in rows:
+        drawn.add_row(*row)
+    page = io.StringIO()
+    Console(file=page, width=10_000, markup=False, emoji=False, highlight=False).print(drawn)
+    return page.getvalue().strip() + "\n"
 
 
 def _title(name: str) -> str:
     return {"length": "tokens", "reward": "reward"}.get(name, f"{name}, %")
 
 
+def _cell(name: str, interval: Interval) -> str:
+    return _number(name, interval.mean) if name in ("length", "truncated") else _interval(name, interval)
+
+
 def _number(name: str, value: float, sign: str = "") -> str:
     digits = {"length": f"{sign}.0f", "reward": f"{sign}.3f"}.get(name, f"{sign}.1f")
-    return format(value if name in UNBOUNDED else 100 * value, digits)
+    return format(value if name in UNBOUNDED else 100 * min(max(value, -1), 1), digits)
 
 
 def _interval(name: str, interval: Interval, sign: str = "") -> str:

@@ -7,13 +7,13 @@ again, and nothing else.
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts
-from oblr.evaluation.measures import comparison_table, differences, measure, table
+from oblr.evaluation.measures import Row, by_group, comparison_table, differences, measure, table
 from oblr.metrics.aggregate import Interval
 from oblr.run.provenance import write_whole
 from oblr.types import Problem
@@ -70,12 +70,28 @@ class Record:
             os.fsync(file.fileno())
         self.attempts += attempts
 
-    def finish(self, ks: Sequence[int]) -> None:
-        """Write the figures, settings and an example of the whole prompt beside them."""
-        figures = {name: interval._asdict() for name, interval in measure(self.attempts, ks).items()}
-        example = self.attempts[0].row()
-        summary = {"figures": figures, "k": list(ks), "settings": self.settings, "example": example}
+    def finish(self, ks: Sequence[int], groups: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """Write the figures, settings and an example of the whole prompt beside them.
+
+        Args:
+            groups: what columns say of each problem; the figures of problems that are alike there are written, too.
+        """
+        summary = {
+            "figures": _written(measure(self.attempts, ks)),
+            "by": {
+                f"{column}={group}": {"problems": size, "figures": _written(figures)}
+                for column, values in (groups or {}).items()
+                for group, (size, figures) in by_group(self.attempts, values, ks).items()
+            },
+            "k": list(ks),
+            "settings": self.settings,
+            "example": self.attempts[0].row(),
+        }
         write_whole(self.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+
+def _written(figures: dict[str, Interval]) -> dict[str, dict[str, float]]:
+    return {name: interval._asdict() for name, interval in figures.items()}
 
 
 def _line(attempts: Attempts) -> str:
@@ -93,11 +109,17 @@ def digest(problems: Sequence[Problem]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
-def write_table(folder: Path) -> str:
-    """``table.md`` of every finished benchmark in the folder."""
-    done = finished(folder)
-    figures = {name: {key: Interval(**ends) for key, ends in s["figures"].items()} for name, s in done.items()}
-    text = table(figures, {name: summary["settings"]["problems"] for name, summary in done.items()})
+def write_table(folder: Path, models: Mapping[str, Path] | None = None) -> str:
+    """``table.md`` of every finished benchmark in the folder, or in those of several ``models``."""
+    rows = []
+    for model, place in (models or {"": folder}).items():
+        for name, summary in finished(place).items():
+            parts = {name: {"problems": summary["settings"]["problems"], "figures": summary["figures"]}}
+            parts |= {f"{name}: {group}": part for group, part in summary.get("by", {}).items()}
+            for benchmark, part in parts.items():
+                figures = {figure: Interval(**ends) for figure, ends in part["figures"].items()}
+                rows.append(Row([model, benchmark] if models else [benchmark], part["problems"], figures))
+    text = table(rows)
     write_whole(folder / "table.md", text)
     return text
 
@@ -119,7 +141,7 @@ def compare(first: Path, second: Path) -> str:
     rows, sizes, notes = {}, {}, []
     for name in (name for name in ours if name in theirs):
         settings, others = ours[name]["settings"], theirs[name]["settings"]
-        pairs = _same_problems(name, *(_attempts(folder / f"{name}.jsonl") for folder in (first, second)))
+        pairs = _same_problems(name, *(saved(folder / f"{name}.jsonl") for folder in (first, second)))
         ks = sorted({*ours[name]["k"]} & {*theirs[name]["k"]})
         rows[name], sizes[name] = differences([a for a, _ in pairs], [b for _, b in pairs], ks), len(pairs)
         for key in settings | others:
@@ -135,7 +157,8 @@ def finished(folder: Path) -> dict[str, dict[str, Any]]:
     return {name: summary for name, summary in found.items() if "figures" in summary}
 
 
-def _attempts(path: Path) -> dict[str, Attempts]:
+def saved(path: Path) -> dict[str, Attempts]:
+    """What a finished benchmark's file has of each problem, by id."""
     rows = map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1])
     return {row["id"]: Attempts.from_row(row) for row in rows}
 

@@ -33,18 +33,28 @@ class Difference(NamedTuple):
 
 
 def paired_difference(first: np.ndarray, second: np.ndarray) -> Difference:
-    """Of the same problems' values [P]: bootstrap interval over pairs, and a two-sided sign-flip permutation test.
+    """Of the same problems' values [P]: a two-sided sign-flip permutation test, and the interval that inverts it.
 
-    Were there no difference, a problem's two values could as well be exchanged: the p-value is the share of random
-    exchanges, the observed one among them, whose mean differs from 0 at least as much.
+    Were the true difference δ, each problem's difference less δ could as well have the other sign: the p-value of δ is
+    the share of random flips, none at all among them, whose mean differs from 0 at least as much. A flip does so
+    exactly where δ lies between the mean of the differences that it flips and the mean of the others (Hartigan 1969).
+    The interval is of all δ whose p-value exceeds 5 %: it holds 0 if and only if the p-value of no difference does.
+    Of fewer than 6 problems no difference can be excluded: its ends are infinite.
     """
-    differences = second - first
-    mean, low, high = bootstrap_interval(differences)
-    random, extreme = np.random.default_rng(0), 1
-    for rows in _blocks(len(differences)):
-        flipped = random.choice([-1.0, 1.0], (rows, len(differences))) @ differences / len(differences)
-        extreme += int((np.abs(flipped) >= abs(mean) - 1e-12).sum())
-    return Difference(mean, low, high, extreme / (RESAMPLES + 1))
+    differences, random = second - first, np.random.default_rng(0)
+    n, ends = len(differences), list[np.ndarray]()
+    for rows in _blocks(n):
+        flips = random.integers(0, 2, (rows, n))
+        flipped, count = flips @ differences, flips.sum(1)
+        with np.errstate(invalid="ignore"):  # a flip of nothing, or of all, is as far from 0 as none, whatever δ is
+            means = np.stack([flipped / count, (differences.sum() - flipped) / (n - count)], axis=1)
+        means[(count == 0) | (count == n)] = [-np.inf, np.inf]
+        ends.append(np.sort(means, axis=1))
+    lows, highs = np.concatenate(ends).round(12).T
+    excluded = int(0.05 * (RESAMPLES + 1))  # with so many flips, none at all among them, p is at most 5 %
+    p_value = (1 + int(((lows <= 0) & (highs >= 0)).sum())) / (RESAMPLES + 1)
+    low, high = np.sort(lows)[excluded - 1], np.sort(highs)[-excluded]
+    return Difference(float(differences.mean()), float(low), float(high), p_value)
 
 
 def _resampled_means(values: np.ndarray) -> np.ndarray:

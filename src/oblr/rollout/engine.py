@@ -42,10 +42,15 @@ class Engine(Protocol):
         """
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        done: Callable[[int], object] | None = None,
     ) -> list[list[Completion]]:
         """``sampling.n`` completions of each prompt's token ids; try ``j`` at prompt ``q`` has seed ``seeds[q] + j``.
 
+        ``done`` is told, from whatever thread, how many more there are whenever some are complete.
         The other prompts, their order and ``sampling.n`` do not matter, except that a batch of another shape rounds
         otherwise, which now and then tips the choice of a token. No generator of this process is drawn from or seeded.
 

@@ -1,6 +1,6 @@
 """transformers' own generation: slow, anywhere, and a cross-check of vLLM."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -42,17 +42,21 @@ class HFEngine:
 
     @kept_random_state()
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        done: Callable[[int], object] | None = None,
     ) -> list[list[Completion]]:
         check_fresh(self)
         rows = [list(prompt) for prompt in prompts for _ in range(sampling.n)]
         own = [seed + j for seed in seeds for j in range(sampling.n)]
-        done = [
-            completion
-            for batch in (slice(start, start + self.batch_size) for start in range(0, len(rows), self.batch_size))
-            for completion in self._generate(rows[batch], sampling, own[batch])
-        ]
-        return [done[i : i + sampling.n] for i in range(0, len(done), sampling.n)]
+        completions: list[Completion] = []
+        for batch in (slice(start, start + self.batch_size) for start in range(0, len(rows), self.batch_size)):
+            completions += self._generate(rows[batch], sampling, own[batch])
+            if done is not None:
+                done(len(rows[batch]))
+        return [completions[i : i + sampling.n] for i in range(0, len(completions), sampling.n)]
 
     def _generate(self, rows: list[list[int]], sampling: Sampling, seeds: list[int]) -> list[Completion]:
         width, device = max(len(row) for row in rows), self.model.device

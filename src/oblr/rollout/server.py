@@ -5,7 +5,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -233,7 +233,11 @@ class ServerEngine:
         self._check_version(self.server.get("/weight_info")["weight_version"], version)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        done: Callable[[int], object] | None = None,
     ) -> list[list[Completion]]:
         check_fresh(self)
         with ThreadPoolExecutor(CONNECTIONS) as connections:
@@ -241,6 +245,9 @@ class ServerEngine:
                 connections.submit(self._complete, list(prompt), sampling, seed)
                 for prompt, seed in zip(prompts, seeds, strict=True)
             ]
+            if done is not None:
+                for reply in replies:
+                    reply.add_done_callback(lambda _: done(sampling.n))
             return [reply.result() for reply in replies]
 
     def _complete(self, prompt: list[int], sampling: Sampling, seed: int) -> list[Completion]:

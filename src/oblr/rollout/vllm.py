@@ -1,13 +1,16 @@
 """vLLM in this process; written for vLLM 0.24 to 0.32."""
 
 import gc
+import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from oblr.errors import EngineDiedError, RunError, SettingError
 from oblr.rollout.engine import check_fresh, check_limits
@@ -148,19 +151,27 @@ class VLLMEngine:
 
     @kept_random_state()
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        done: Callable[[int], object] | None = None,
     ) -> list[list[Completion]]:
         check_fresh(self)
         if self.sharing.count == 1:
-            return self._generate(prompts, sampling, seeds)
+            return self._generate(prompts, sampling, seeds, done)
         shares = self.sharing.objects(list(zip(prompts, seeds, strict=True)))
         everybodys = [one for share in shares for one in share]
-        groups = self._generate([prompt for prompt, _ in everybodys], sampling, [seed for _, seed in everybodys])
+        groups = self._generate([prompt for prompt, _ in everybodys], sampling, [seed for _, seed in everybodys], done)
         first = sum(len(share) for share in shares[: self.sharing.rank])
         return groups[first : first + len(prompts)]
 
     def _generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        done: Callable[[int], object] | None,
     ) -> list[list[Completion]]:
         from vllm import SamplingParams
 
@@ -179,7 +190,7 @@ class VLLMEngine:
         ]
         with deaths():
             self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
-            outputs = self._llm.generate(requests, params, use_tqdm=False)
+            outputs = self._llm.generate(requests, params, use_tqdm=partial(_Counter, done) if done else False)
         return [[_completion(sample) for sample in output.outputs] for output in outputs]
 
     def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
@@ -202,6 +213,21 @@ class VLLMEngine:
             gc.collect()  # its tensors are in cycles
             if self.gpu:
                 torch.cuda.empty_cache()
+
+
+class _Counter(tqdm):
+    """Where vLLM would show how far it is, it tells."""
+
+    monitor_interval = 0  # no thread that looks after it
+
+    def __init__(self, done: Callable[[int], object], iterable: Iterable[object] | None = None, **settings: object):
+        super().__init__(iterable, **settings, file=io.StringIO())
+        self.done = done if iterable is None else None  # told of responses, not of requests that it takes in
+
+    def update(self, n: float | None = 1) -> bool | None:
+        if self.done is not None:
+            self.done(int(n or 0))
+        return super().update(n)
 
 
 GO_ON = "(go on with ckpt_path=last; rollout.engine=server can be restarted)"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from oblr.settings.data import DATA
+from oblr.settings.data import DATA, ROWS
 from oblr.settings.kinds import (
     Count,
     Few,
@@ -89,7 +89,13 @@ EVAL: Section = section(
     ),
     policy=(section(path=(Text, "what engines load")), "the model under evaluation"),
     engine_dtype=(Precision, "precision that engines compute in"),
-    model=(Text, "a Hugging Face folder, a hub id, or last: the policy that the newest run has exported"),
+    reward=(Part("oblr.rewards"), "what scores responses to benchmarks=[local], and what is scored again"),
+    model=(
+        Text | list[str],
+        "a Hugging Face folder, a hub id, or last: the policy that the newest run has exported; or a list of them",
+    ),
+    by=(Text | list[str], "columns whose values have figures of their own"),
+    rescore=(Text, "folder of an evaluation whose responses are scored by `reward`, without a model"),
     dtype=(Precision, "precision of weights and engine"),
     samples=(Few, "responses to each problem"),
     k=(list[Few], "tries of pass@k and maj@k"),
@@ -114,6 +120,13 @@ SCRIPTS: dict[str, Section] = {"train": TRAIN, "eval": EVAL, "pretrain": PRETRAI
 CLASSES: dict[str, Section] = {
     "oblr.evaluation.attempts.Benchmark": section(
         problems=(Part("oblr.data"), "what is asked"),
+        reward=(Part("oblr.rewards"), "what scores a response"),
+        max_new_tokens=(Count, "longest response, tokens"),
+    ),
+    "oblr.evaluation.local.local": section(
+        path=(str, "a JSONL, CSV or Parquet file, a folder with a copy of a Hub data set, or a Hub id"),
+        **{name: ROWS[name] for name in ("name", "split", "columns", "answer_after")},
+        prompt=(Part("oblr.data"), "what becomes of questions"),
         reward=(Part("oblr.rewards"), "what scores a response"),
         max_new_tokens=(Count, "longest response, tokens"),
     ),

@@ -1,0 +1,88 @@
+"""Score the responses of an earlier evaluation by another reward: no model, no engine."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+import rich
+from omegaconf import DictConfig, OmegaConf
+
+from oblr.checks import check_folder
+from oblr.commands.launch import ROOT
+from oblr.errors import SettingError
+from oblr.evaluation.attempts import Attempts, Benchmark
+from oblr.evaluation.measures import groups
+from oblr.evaluation.progress import shown, tell_failures
+from oblr.evaluation.records import Record, digest, finished, saved, write_table
+from oblr.evaluation.rescoring import rejudge
+from oblr.problem import UnsavedTokens
+from oblr.rewards.base import try_out
+from oblr.run.lock import sole_user
+from oblr.run.provenance import revision, write_record
+from oblr.run.terminal import quiet_terminal
+from oblr.types import Problem
+
+
+def rescore(cfg: DictConfig) -> None:
+    """Every finished benchmark of the folder ``cfg.rescore``, with ``cfg.reward``, into another folder."""
+    source, folder = Path(cfg.rescore), Path(cfg.paths.output_dir)
+    if not source.is_dir():
+        raise SettingError("rescore", f"there is no folder {source}", "give one that eval.py has written")
+    summaries = finished(source)
+    if not summaries:
+        raise SettingError("rescore", f"{source} has no finished benchmark", "finish it, or give one of its folders")
+    reward, sampled = OmegaConf.to_container(cfg.reward, resolve=True), benchmarks(source)
+    if unknown := summaries.keys() - sampled.keys():
+        raise SettingError("rescore", f"{source} has no config.yaml of {', '.join(unknown)}", "sample anew")
+    cfg.benchmarks = {name: sampled[name] | {"reward": reward} for name in summaries}
+    parts = []
+    for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
+        problems, attempts = answered(source / f"{name}.jsonl", benchmark, summaries[name]["settings"])
+        try_out(benchmark.reward, problems[0], UnsavedTokens(len(problems[0].answer)))  # type: ignore[arg-type]
+        parts.append((name, benchmark, problems, attempts))
+    columns = groups({name: problems for name, _, problems, _ in parts}, cfg.by)
+    check_folder(folder, joining=any(folder.glob("*.jsonl")))
+    with sole_user(folder):
+        ours = {"reward": reward, "rescored": revision(ROOT)}
+        records = {name: Record(folder, name, summaries[name]["settings"] | ours) for name in summaries}
+        rich.print(f"folder      {folder}")
+        total = sum(len(one.responses) for *_, attempts in parts for one in attempts)
+        done = sum(len(one.responses) for record in records.values() for one in record.attempts)
+        with quiet_terminal(folder / "eval.log"), shown(total, done) as display:
+            write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            for name, benchmark, problems, attempts in parts:
+                display.phase(name)
+                record = records[name]
+                record.begin()
+                with closing(benchmark.pool):
+                    for start in range(len(record.attempts), len(problems), record.settings["chunk"]):
+                        chunk = slice(start, start + record.settings["chunk"])
+                        record.add(rejudge(benchmark, problems[chunk], attempts[chunk]))
+                        display.advance(sum(len(one.responses) for one in attempts[chunk]))
+                        display.line()
+                tell_failures(name, benchmark.pool)
+                record.finish(summaries[name]["k"], columns[name])
+        print(write_table(folder), end="")
+
+
+def benchmarks(source: Path) -> dict[str, Any]:
+    """The benchmarks that an evaluation had, as its configurations describe them; the last one counts."""
+    found: dict[str, Any] = {}
+    for path in sorted(source.glob("config*.yaml"), key=lambda path: path.stat().st_mtime_ns):
+        found |= cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path).benchmarks))
+    return found
+
+
+def answered(rows: Path, benchmark: Benchmark, settings: dict[str, Any]) -> tuple[list[Problem], list[Attempts]]:
+    """The problems that were answered, and what was said to each.
+
+    Raises:
+        SettingError: they have changed since.
+    """
+    problems, attempts = benchmark.first(settings["problems"]), saved(rows)
+    if digest(problems) != settings["digest"]:
+        raise SettingError(
+            "rescore", f"{rows} answers other problems than there are now", "restore those, or sample anew"
+        )
+    return problems, [attempts[problem.id] for problem in problems]

@@ -1,0 +1,31 @@
+"""A benchmark of one's own file."""
+
+from collections.abc import Mapping
+
+from oblr.data.prompts import PromptFormat
+from oblr.data.table import TableProblems
+from oblr.errors import SettingError
+from oblr.evaluation.attempts import Benchmark
+from oblr.rewards.base import Reward
+
+
+def local(
+    path: str,
+    reward: Reward,
+    max_new_tokens: int,
+    columns: Mapping[str, str | None] | None = None,
+    answer_after: str = "",
+    prompt: PromptFormat | None = None,
+    name: str | None = None,
+    split: str = "test",
+) -> Benchmark:
+    """Problems of a table, as :class:`~oblr.data.table.TableProblems` reads it, with a reward and a prompt.
+
+    Raises:
+        SettingError: the table's own, of ``benchmarks.local``.
+    """
+    try:
+        problems = TableProblems(path, name, split, columns, answer_after, prompt)
+    except SettingError as error:
+        raise error.below("data", "benchmarks.local") from error
+    return Benchmark(problems, reward, max_new_tokens)
