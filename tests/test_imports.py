@@ -26,7 +26,8 @@ ALLOWED = {
     "plan": BASE | {"run", "gradnorm", "baselines", "losses", "schedules", "policy", "rollout"},
     "checks": BASE | {"run", "baselines", "losses", "schedules", "policy"},
     "callbacks": BASE | LEAVES | {"run", "policy", "rollout", "evaluation"},
-    "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks"},
+    "report": BASE | {"run", "callbacks"},
+    "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks", "report"},
 }
 #: package → the only places that may import it
 ONLY_IN = {
