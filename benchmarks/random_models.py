@@ -67,7 +67,7 @@ class Block(nn.Module):
         self.q_norm = norm(draw, size) if draw.random() < 0.6 else nn.Identity()
         self.residual, self.p = draw.choice([1.0, 0.5]), draw.choice([0.0, 0.1])
         self.dropout, self.parallel = nn.Dropout(self.p), draw.random() < 0.3
-        self.bend = Bare(width) if draw.random() < 0.08 else nn.Identity()
+        self.bend = Bare(width) if draw.random() < 0.03 else nn.Identity()
 
     def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = (
@@ -111,7 +111,7 @@ class RandomBase(PreTrainedModel):
         if config.num_hidden_layers > 1:
             if draw.random() < 0.1:
                 self.layers[1] = self.layers[0]
-            elif draw.random() < 0.12:
+            elif draw.random() < 0.12 and type(self.layers[0].up) is type(self.layers[1].up):
                 self.layers[1].up.weight = self.layers[0].up.weight
         self.norm, self.blind = norm(draw, width), draw.random() < 0.1
 

@@ -39,8 +39,16 @@ FACTORS = {
     **{"scale_emb": 3.0, "scale_depth": 1.4, "dim_model_base": 12},
     **dict.fromkeys(("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "residual_dropout"), 0.1),
 }
-#: Settings that some configurations cannot take together.
-LEFT_OUT = ((), ("head_dim",), ("layer_types",), ("q_lora_rank", "head_dim"), tuple(FACTORS), ("v_head_dim", *FACTORS))
+#: Settings that some configurations cannot do without: others in their place, or ... for their own.
+OWN: Any = ...
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"head_dim": OWN},
+    {"layer_types": OWN},
+    {"head_dim": 8, **dict.fromkeys(PAIRS, 4)},
+    {"partial_rotary_factor": 0.5},
+    dict.fromkeys(FACTORS, OWN),
+)
 DEPTHS = (2, 6)
 MOST = 20_000_000
 
@@ -56,8 +64,9 @@ def configurations(kind: str) -> Iterator[Callable[[], PretrainedConfig]]:
         name: value for name, value in {**SIZES, **FACTORS}.items() if name in dir(type(text)) or name in vars(text)
     }
     for depth in DEPTHS:
-        for left_out in LEFT_OUT:
-            chosen = {name: depth if name in LAYERS else v for name, v in known.items() if name not in left_out}
+        for variant in VARIANTS:
+            chosen = {name: value for name, value in {**known, **variant}.items() if value is not OWN}
+            chosen |= {name: depth for name in LAYERS if name in known}
             yield lambda chosen=chosen: settable(type(text), chosen)  # type: ignore[misc]
 
 

@@ -123,6 +123,17 @@ def test_what_cannot_be_adapted(refused, setting, words):
     assert result.returncode == 2
 
 
+def test_what_is_no_plain_linear_layer_is_refused():
+    class Halved(torch.nn.Linear):
+        def forward(self, x):
+            return 0.5 * super().forward(x)
+
+    lm = tiny_model(tied=True)
+    lm.model.layers[1].mlp.up_proj = Halved(48, 64, bias=False)
+    with pytest.raises(SettingError, match=r"layers\.1\.mlp\.up_proj is no plain linear layer"):
+        LoRA(4, 8.0, "all-linear", 0).attach(lm)
+
+
 def test_a_checkpoint_has_the_adapters_and_is_of_one_base_model(tmp_path):
     lora, base = LoRA(4, 8.0, "all-linear", 0), {"policy.lora.alpha": 8.0, "weights": "one"}
     lm = load_model(str(POCKET), "float32")

@@ -63,6 +63,12 @@ def test_anything_else_is_refused(what):
         head_path(lm)
 
 
+def test_what_is_changed_in_place_is_seen():
+    lm = tiny_model(tied=True)
+    change(lm, lambda z: z.mul_(0.5))
+    assert head_path(lm).scale == pytest.approx(0.5)
+
+
 def test_a_head_that_its_logits_are_not_made_with():
     lm = tiny_model(tied=False)
     lm.get_output_embeddings = lambda: torch.nn.Linear(48, 97)

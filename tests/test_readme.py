@@ -166,3 +166,13 @@ def test_what_a_horizon_asks_of_rates_is_as_computed():
         ]
         found = [figures[name] for name in names]
         assert sentence.format(f"{min(found):.0f}", f"{max(found):.0f}") in README
+
+
+def test_what_becomes_of_models_is_as_measured():
+    found, checked = results("models"), results("selfcheck")
+    right, refused, wrong = (found[f"types of transformers: {kind}"]["value"] for kind in ("right", "refused", "wrong"))
+    assert f"{right:.0f} are trained right, {refused:.0f} are refused by name and\n{wrong:.0f} wrong" in README
+    assert f"All {checked['caught']['value']:.0f} planted" in README
+    assert f"takes {checked['pocket policy: check over update']['value']:.2f} of an update" in README
+    assert checked["caught"]["value"] == checked["planted faults"]["value"]
+    assert wrong == found["random models: wrong"]["value"] == 0

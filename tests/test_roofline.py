@@ -10,7 +10,7 @@ from conftest import SHAPE
 from roofline import CEILINGS, LAUNCHES, MFU, TIMES, Case, policy
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
-from transformers import Qwen3Config
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.kernels import as_on_gpu, on_gpu
 from oblr.plan import update
@@ -247,6 +247,10 @@ def test_a_forward_pass_has_two_operations_a_parameter_and_token():
     counts = plan_update(policy("plain", 48), config, World(mixed=True), Batch(4, 2, 24, 23))
     model = model_flops(config, [24, 24], 2 * 23)
     assert counts.work.total("flops") == pytest.approx(model, rel=0.15)  # attention with a mask, and a head in slices
+    lm = Qwen3ForCausalLM(config)
+    block = sum(p.numel() for name, p in lm.named_parameters() if "_proj" in name)
+    products = 48 * block + 46 * config.hidden_size * config.vocab_size
+    assert model - model_flops(config, [24, 24], 46, frozen=True) == 2 * products
 
 
 def test_time_follows_from_work():

@@ -162,6 +162,11 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
         whole, parts = (read_rollouts(tmp_path / name / "rollouts", step) for name in ("whole", "parts"))
         assert whole == parts
         assert len(whole) == 32
+    if adapter == "lora":
+        other = train("steps=6", "ckpt_path=last", "policy.lora.alpha=3", *overrides, folder="parts")
+        assert other.returncode == 2
+        assert "ckpt_path" in other.stderr
+        assert "policy.lora.alpha=64.0, not 3.0" in other.stderr
 
 
 def test_without_callbacks_the_parameters_are_the_same_bits(train, tmp_path):

@@ -115,7 +115,8 @@ class Tape:
             return gradient if into is None else None  # FSDP2 shares out what autograd is given
         else:
             gradient, norms = use.gradient()
-            owner = self.embedding if self.tied and use.module is self.head else use.module
+            tied = self.tied and use.module is self.head and use.name == "weight"
+            owner = self.embedding if tied else use.module
             self.sum.add(owner, use.name, gradient)
         self._note(use, norms)
         return None

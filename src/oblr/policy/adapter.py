@@ -63,7 +63,6 @@ class LoRA:
             raise _unfit(targets, str(error).split(". ")[0]) from error
         if lm.get_output_embeddings() is not head:
             raise _unfit(targets, "the head is among them, which may be the embedding too")
-        lm.requires_grad_(False)
         for name, layer in adapted(lm).items():
             if name not in linear or not isinstance(layer, Linear):
                 raise _unfit(targets, f"{name} is no plain linear layer")

@@ -99,10 +99,10 @@ def _forward(lm: PreTrainedModel, base: nn.Module, head: nn.Module, h: Tensor, z
     given: list[Tensor] = []
 
     def told(x: Tensor) -> Tensor:
-        given.append(x)
-        return z
+        given.append(x.clone())
+        return z.clone()  # which may be changed in place
 
-    with torch.no_grad(), _instead(base, lambda *_, **__: _Outputs([h])), _instead(head, told):
+    with torch.no_grad(), _instead(base, lambda *_, **__: _Outputs([h.clone()])), _instead(head, told):
         try:
             logits = lm(input_ids=torch.zeros(1, TRIED, dtype=torch.long, device="cpu"), use_cache=False).logits
         except Exception as error:

@@ -26,7 +26,7 @@ from oblr.run.ranks import of_run
 from oblr.types import Rollout
 
 #: Largest relative difference that is rounding, by the precision of the layers' products: benchmarks/selfcheck.py.
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.1}
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 #: Of log-probabilities: a sum over layers, which has less of it.
 OF_LOGS = 0.2
 #: Share of the whole gradient below which what a parameter has is rounding, as biases of keys have.
@@ -64,7 +64,7 @@ def check(scorer: TokenScorer, computed: torch.dtype) -> None:
                 f"log-probabilities differ by {percent(logs)}"
             )
         compare_gradients(scorer, truth, tolerance, len(routes))
-        if not norms <= 2 * tolerance:
+        if not norms <= tolerance:
             scorer.zero_grad()
             differentiate(truth.own(0), 1.0)
             alone, expected = pack(rollouts[:1]).to(truth.logs.device), squares(scorer).tolist()
