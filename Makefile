@@ -4,6 +4,7 @@
 # make test     install on first use, then run the test suite
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
+# make test-browser  reports in Chromium, which is installed where there is none
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
@@ -15,7 +16,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers install lint bench bench-smoke soak mutants again contract gpu
+.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers test-browser install lint bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -93,6 +94,10 @@ contract: $(STAMP)
 
 gpu: $(STAMP)
 	$(PY) benchmarks/gpu.py $(ARGS)
+
+test-browser: $(STAMP)
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+	$(PY) -m pytest -m browser -n 0 tests/test_report.py $(ARGS)
 
 install: $(STAMP)
 

@@ -27,7 +27,10 @@ ALLOWED = {
     "checks": BASE | {"run", "baselines", "losses", "schedules", "policy"},
     "callbacks": BASE | LEAVES | {"run", "policy", "rollout", "evaluation"},
     "settings": {"errors"},
-    "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks", "settings"},
+    "report": BASE | {"run", "callbacks"},
+    "commands": BASE
+    | LEAVES
+    | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks", "settings", "report"},
 }
 #: package → the only places that may import it
 ONLY_IN = {

@@ -151,7 +151,7 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
     assert not same(second, weights(tmp_path / "parts"))
     once, twice = ({path.name for path in (tmp_path / name).iterdir()} for name in ("whole", "parts"))
     assert once == {
-        *("config.yaml", "run.json", "finished.json", "train.log", "metrics.jsonl"),
+        *("config.yaml", "run.json", "finished.json", "train.log", "metrics.jsonl", "report.html", "report.csv"),
         *("policy", "checkpoints", "tensorboard", "rollouts"),
     }
     assert twice == once | {"config-2.yaml", "run-2.json"}

@@ -30,6 +30,8 @@ from oblr.checks import (
 from oblr.commands.launch import ROOT, RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
 from oblr.policy.model import load_tokenizer
+from oblr.report.page import write_report
+from oblr.report.runs import read_run
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
 from oblr.run.terminal import quiet_terminal
@@ -95,6 +97,7 @@ def main(cfg: DictConfig) -> None:
         rich.print(f"policy      {folder / 'policy'}")
         if first:
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
+            rich.print(f"report      {write_report(folder, [read_run(folder)])}")
 
 
 def compared(cfg: DictConfig) -> dict[str, Any]:

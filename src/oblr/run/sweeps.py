@@ -108,7 +108,7 @@ def check_folders(tasks: Sequence[Task]) -> None:
 
 def differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     """Settings that make another run of it: ``steps=2 there, 3 here``."""
-    there, here = _flat(recorded), _flat(wanted)
+    there, here = flat(recorded), flat(wanted)
     return [
         f"{name}={there.get(name)} there, {here.get(name)} here"
         for name in there | here
@@ -116,10 +116,11 @@ def differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     ]
 
 
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """A configuration's settings by their paths, classes by today's names."""
     if not isinstance(node, dict):
         return {prefix.rstrip("."): renewed(node) if prefix.endswith("_target_.") else node}
-    return {name: value for key, child in node.items() for name, value in _flat(child, f"{prefix}{key}.").items()}
+    return {name: value for key, child in node.items() for name, value in flat(child, f"{prefix}{key}.").items()}
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

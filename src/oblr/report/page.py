@@ -1,0 +1,81 @@
+"""One page that needs nothing else: curves, the steps behind them, and the responses behind those."""
+
+import base64
+import csv
+import gzip
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from callbacks.tags import FIRST, meaning
+from oblr.report.runs import Run, differing
+from oblr.run.provenance import write_whole
+from oblr.run.sweeps import SEED
+
+ASSETS = Path(__file__).parent / "assets"
+#: Bytes of compressed responses that a page may have; beyond, every second step is left out, and so on.
+ROOM = 14 * 2**20
+
+
+def write_report(folder: Path, runs: Sequence[Run]) -> Path:
+    """Write ``report.html`` and ``report.csv`` into ``folder``; the former needs no other file and asks for none."""
+    page = folder / "report.html"
+    write_whole(page, html(runs))
+    write_whole(folder / "report.csv", table(runs))
+    return page
+
+
+def html(runs: Sequence[Run]) -> str:
+    """The page's text."""
+    text = (ASSETS / "page.html").read_text()
+    for name in ("uPlot.css", "page.css", "uPlot.js", "page.js"):
+        text = text.replace(f"<!-- {name} -->", (ASSETS / name).read_text())
+    data = json.dumps(content(runs), ensure_ascii=True, separators=(",", ":"), default=str)
+    # Nothing in a response ends the element that it stands in, or is taken for anything but text.
+    return text.replace("<!-- data -->", data.replace("<", "\\u003c"))
+
+
+def content(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the page shows."""
+    differs = differing(runs)
+    return {
+        "runs": [
+            {
+                "name": run.name,
+                "finished": run.finished,
+                "settings": run.settings,
+                "configuration": [run.settings.get(path) for path in differs if path != SEED],
+                "curves": run.curves,
+                "warnings": run.warnings,
+                "rollouts": packed(run, ROOM // len(runs)),
+            }
+            for run in runs
+        ],
+        "differs": differs,
+        "charts": FIRST,
+        "meanings": {tag: meaning(tag) for run in runs for tag in run.curves},
+    }
+
+
+def packed(run: Run, room: int) -> dict[int, str]:
+    """Step → its responses, gzip in base64; of a long run as many steps, evenly spread, as ``room`` bytes hold."""
+    found: dict[int, str] = {}
+    for step in run.steps:
+        rows = json.dumps(run.rollouts(step), separators=(",", ":")).encode()
+        found[step] = base64.b64encode(gzip.compress(rows, mtime=0)).decode()
+    while sum(map(len, found.values())) > room:
+        found = {step: rows for place, (step, rows) in enumerate(found.items()) if place % 2 == 0}
+    return found
+
+
+def table(runs: Sequence[Run]) -> str:
+    """All curves as CSV: run, step, tag, value."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["run", "step", "tag", "value"])
+    for run in runs:
+        for tag, (steps, values) in run.curves.items():
+            writer.writerows([run.name, step, tag, value] for step, value in zip(steps, values, strict=True))
+    return file.getvalue()

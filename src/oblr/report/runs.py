@@ -1,0 +1,82 @@
+"""What run folders hold, as the report shows it."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from callbacks.record import Curve, read_curves
+from callbacks.rollouts import read_rollouts, read_steps
+from oblr.errors import SettingError
+from oblr.run.sweeps import PLACES, flat
+
+#: A line of ``train.log`` that a logger of the project's own has warned in; where it names a step, which one.
+WARNING = re.compile(r"^\S+ \S+ WARNING (?:oblr|callbacks)\S*: (.*)$", re.MULTILINE)
+STEP = re.compile(r"\bstep (\d+)\b")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder.
+
+    Attributes:
+        settings: by path, without folders.
+        curves: tag → steps and values.
+        warnings: the step that each names, if any, and its text.
+        finished: whether the run has ended.
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+    curves: dict[str, Curve]
+    warnings: list[tuple[int | None, str]]
+    finished: bool
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def steps(self) -> list[int]:
+        """Those whose responses were kept."""
+        return read_steps(self.folder / "rollouts")
+
+    def rollouts(self, step: int) -> list[dict[str, Any]]:
+        return read_rollouts(self.folder / "rollouts", step)
+
+
+def read_run(folder: Path) -> Run:
+    """Raises SettingError where there is no run, or none that has logged anything."""
+    curves = read_curves(folder)
+    if not (folder / "config.yaml").exists() or not curves:
+        raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
+    newest = max(folder.glob("config*.yaml"), key=lambda path: path.stat().st_mtime_ns)
+    settings = flat(yaml.safe_load(newest.read_text()))
+    log = folder / "train.log"
+    said = WARNING.findall(log.read_text(errors="replace")) if log.exists() else []
+    return Run(
+        folder,
+        {path: value for path, value in settings.items() if path.partition(".")[0] not in PLACES},
+        curves,
+        [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in dict.fromkeys(said)],
+        (folder / "finished.json").exists(),
+    )
+
+
+def find_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders, or below those that hold sweeps."""
+    found = []
+    for folder in folders:
+        below = sorted(path.parent for path in folder.glob("*/config.yaml"))
+        found += [folder] if (folder / "config.yaml").exists() or not below else below
+    return [read_run(folder) for folder in found]
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Paths of the settings that are not the same in all runs."""
+    paths = dict.fromkeys(path for run in runs for path in run.settings)
+    return [path for path in paths if len({json.dumps(run.settings.get(path), default=str) for run in runs}) > 1]
