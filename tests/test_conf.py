@@ -66,7 +66,7 @@ def test_every_option_of_every_group(group):
         "reward=python": ["reward.path=math.sqrt"],
     }
     few = group.startswith("benchmarks=")
-    cfg = composed(group, *(["model=mine"] if few else required.get(group, [])))
+    cfg = composed(group, *required.get(group, []), *(["model=mine"] if few else []))
     check_settings(cfg, "eval" if few else "train")
     assert check_targets(plain(cfg)) > (5 if few else 10)
 

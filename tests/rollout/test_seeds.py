@@ -55,7 +55,7 @@ def step(engine, monkeypatch, epoch, ranks, seed=1):
             seed=seed,
         )
         data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
-        data.greedy = True
+        data.greedy = data.started = True
         for _ in range(epoch):
             list(data.next_problems())
         monkeypatch.setattr(RolloutDataModule, "run", Rank(rank, 1, epoch))
@@ -102,7 +102,7 @@ def test_evaluation_has_seeds_of_its_own(engine, monkeypatch):
     _, training = step(engine, monkeypatch, epoch=0, ranks=1)
     engine.asked.clear()
     data = make(engine="vllm", engines={"vllm": lambda: engine}, max_new_tokens=16)
-    data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
+    data.weights, data.started = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights, True
     monkeypatch.setattr(RolloutDataModule, "run", Rank(0, 1, 0))
     data.reward_pool.start()
     for rank in range(2):
