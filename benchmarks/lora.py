@@ -25,6 +25,7 @@ from statistics import mean
 
 import torch
 from gradnorm import GROUP_SIZE, SEQUENCES, coefficients, model, peak_memory, rollouts, take_turns
+from report import ROOT, Figure, at_least, at_most, median_ratio, write
 from safetensors.torch import load_file
 from training import composed
 
@@ -35,7 +36,6 @@ from oblr.packing import pack
 from oblr.plan.memory import GIB
 from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import TokenScorer
-from report import ROOT, Figure, at_least, at_most, median_ratio, write
 
 RANK, ALPHA = 32, 64.0
 ADAPTED = ("policy.adapter=lora", "policy.lora.rank=8", "policy.lora.alpha=16", "optimizer=adamw", "eta0=2e-3")

@@ -31,6 +31,7 @@ from typing import get_args
 import torch
 import transformers
 from random_models import random_model
+from report import ROOT, Figure, at_most, write
 from tiny_models import VOCABULARY, NotBuilt, tiny
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -42,7 +43,6 @@ from oblr.packing import pack
 from oblr.policy.model import TokenScorer, without_dropout
 from oblr.policy.selfcheck import check
 from oblr.types import Completion, Problem, Rollout
-from report import ROOT, Figure, at_most, write
 
 QUICK = (
     *("qwen3", "llama", "gemma2", "gemma3_text", "granite", "cohere", "gpt2", "gpt_neox", "phi", "exaone4"),

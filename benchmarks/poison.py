@@ -21,6 +21,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from report import ROOT, Figure, at_least, at_most, write
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -36,7 +37,6 @@ from oblr.policy.step import PolicyModule
 from oblr.problem import Completion, Problem
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import Rollout, RolloutBatch, StepReport
-from report import ROOT, Figure, at_least, at_most, write
 
 sys.path.insert(0, str(ROOT / "tests"))
 from poisons import POISONS, spoilt

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import torch
 from planted import FAULTS, SHAPE, healthy
+from report import ROOT, Figure, at_most, median_ratio, write
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from oblr.errors import SettingError
@@ -25,7 +26,6 @@ from oblr.packing import pack
 from oblr.policy import selfcheck
 from oblr.policy.model import TokenScorer, load_model
 from oblr.types import Completion, Problem, Rollout
-from report import ROOT, Figure, at_most, median_ratio, write
 
 FAMILIES = [(family, tied) for family in ("qwen3", "qwen2") for tied in (True, False)]
 N_PROMPTS, GROUP_SIZE, PROMPT, RESPONSE = 16, 8, 16, 64
