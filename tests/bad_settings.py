@@ -112,6 +112,8 @@ def outcome(case: Case, override: str, folder: Path) -> Outcome:
                 launch(case.script, "accepted")
     except SystemExit as end:
         status = end.code
+    except Exception as error:  # a user would see a traceback
+        status = f"{type(error).__name__}: {error}"
     finally:
         sys.argv = before
         os.environ.clear()

@@ -30,6 +30,9 @@ def check(result, setting, *words):
     ("overrides", "setting", "words"),
     [
         (["baseline=best"], "", ["baseline/best"]),
+        (["callbacks=null"], "callbacks", ["use some of benchmarks, default"]),
+        (["trainer.accelerator=tpu"], "trainer.accelerator", ["cpu"]),
+        (["+callbacks.evaluation.evry=3"], "callbacks.evaluation.evry", ["did you mean every?"]),
         (["rollout.grop_size=4"], "", ["grop_size"]),
         (["rollout.group_size=1"], "rollout.group_size", ["leave-one-out"]),
         (["rollout.prompts_per_step=1"], "rollout.prompts_per_step", ["noise"]),

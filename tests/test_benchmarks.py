@@ -27,6 +27,7 @@ NAMES = [
     "scaling",
     "second_update",
     "selfcheck",
+    "settings",
     "step",
     "step_time",
     "tasks",

@@ -147,16 +147,29 @@ def _one_line(error: BaseException) -> str | None:
             name = os.fsdecode(cause.filename or "a file of the run")
             return f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group = Path(error.missing_cfg_file).parent
-        options = sorted({path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} - {"base"})
-        return f"{group}: there is no {error.missing_cfg_file} (use some of {', '.join(options)})"
+        return _no_option(error.missing_cfg_file)
     if isinstance(error, ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
-        return str(error) if _raiser(error) == "hydra" else None  # of values that no group of files can have
+        return _no_file(str(error)) if _raiser(error) == "hydra" else None
     if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing configuration is both
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+
+
+def _no_option(file: str) -> str:
+    group = Path(file).parent
+    options = sorted({path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} - {"base"})
+    return f"{group}: there is no {file} (use some of {', '.join(options)})"
+
+
+def _no_file(problem: str) -> str:
+    """What Hydra says of a value that the name of a file cannot be; it does not say which group's."""
+    for argument in sys.argv[1:]:
+        group, _, value = argument.partition("=")
+        if (ROOT / "conf" / group).is_dir() and not (ROOT / "conf" / group / f"{value}.yaml").is_file():
+            return _no_option(f"{group}/{value}")
+    return problem
 
 
 def _raiser(error: BaseException) -> str:
