@@ -158,7 +158,7 @@ def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
     tasks = [task for evaluation in evaluations for task in evaluation.tasks]
     if all(task.record.complete for task in tasks):
         return
-    rich.print(f"folder      {folder}")
+    rich.get_console().print(f"folder      {folder}", soft_wrap=True, highlight=False)
     total, done = (sum(map(len, lists)) for lists in ([t.problems for t in tasks], [t.record.attempts for t in tasks]))
     samples = tasks[0].sampling.n
     with quiet_terminal(folder / "eval.log"), shown(total * samples, done * samples) as display:

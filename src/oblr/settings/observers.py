@@ -12,7 +12,6 @@ from oblr.settings.kinds import (
     Part,
     Parts,
     Positive,
-    PositiveShare,
     Section,
     Seed,
     Text,
@@ -51,7 +50,7 @@ CLASSES: dict[str, Section] = {
         decay=(Decay, "what the average of the entropy keeps at a step"),
     ),
     "callbacks.monitors.LearningRateCollapse": section(
-        bound=(PositiveShare, "least learning rate, over eta0"), patience=BETWEEN["patience"]
+        bound=(Positive, "least learning rate, over eta0"), patience=BETWEEN["patience"]
     ),
     "callbacks.monitors.Monitors": {"*": section(one=(Part("callbacks.monitors"), "a monitor"))["one"]},
     "callbacks.monitors.OwnSampleDependence": section(every=EVERY),

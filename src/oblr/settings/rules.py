@@ -64,6 +64,8 @@ def evaluation(get: Callable[[str], Any]) -> Iterator[SettingError]:
         if len(compared) != 2:
             yield SettingError("compare", f"{list(compared)} are not two folders", "use compare=[A,B]")
         return
+    if get("rescore") is not None:
+        return
     if get("model") is None:
         yield SettingError("model", "none is given", "give a Hugging Face folder, a hub id, or last")
     if not get("benchmarks"):
