@@ -12,6 +12,7 @@ from oblr.settings.kinds import (
     Part,
     Parts,
     Positive,
+    PositiveShare,
     Section,
     Seed,
     Text,
