@@ -89,8 +89,10 @@ def settle(cfg: DictConfig, script: str) -> None:
     check_settings(cfg, script)
     if script == "train" and not cfg.plan:  # a plan knows some models itself
         find_model("policy.path", cfg.policy.path)
-    if script == "eval" and cfg.compare is None and cfg.model != "last":
-        find_model("model", cfg.model)
+    if script == "eval" and cfg.compare is None and cfg.rescore is None:
+        for model in [cfg.model] if isinstance(cfg.model, str) else cfg.model:
+            if model != "last":
+                find_model("model", model)
 
 
 def renew_paths(cfg: DictConfig) -> None:

@@ -12,7 +12,6 @@ from oblr.settings.kinds import (
     Part,
     Parts,
     Positive,
-    PositiveShare,
     Section,
     Seed,
     Text,
@@ -46,7 +45,7 @@ CLASSES: dict[str, Section] = {
         bound=(Positive, "least effective number of responses in a group"), patience=BETWEEN["patience"]
     ),
     "callbacks.monitors.EntropyCollapse": section(
-        bound=(PositiveShare, "least entropy, over the first step's"),
+        bound=(Positive, "least entropy, over the first step's"),
         patience=BETWEEN["patience"],
         decay=(Decay, "what the average of the entropy keeps at a step"),
     ),
