@@ -1,4 +1,4 @@
-"""Every response that a run has learned from, to read later."""
+"""Every response that a run has sampled to learn from, to read later."""
 
 import gzip
 import json
@@ -45,6 +45,8 @@ class RolloutLog(Observer):
         packed = gzip.compress(lines.encode(), compresslevel=3, mtime=0)  # the same bytes for the same responses
         write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", packed)
         self.forget(rank, self.limit / trainer.world_size)
+
+    on_refused = on_step  # what cannot be learned from is what one wants to read
 
     def forget(self, rank: int, limit: float) -> None:
         """Delete the oldest files of a rank until the others take ``limit`` bytes at most."""
@@ -96,7 +98,7 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
             "text": rollout.text,
             "tokens": len(rollout.completion.token_ids),
             "verdict": verdict(rollout),
-            "reward": rollout.reward,
+            "reward": of(report.scores),
             "shaped_reward": of(report.rewards),
             "square_norm": of(report.square_norms),
             "ratio": of(report.ratios),
@@ -114,12 +116,14 @@ def verdict(rollout: Rollout) -> str:
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
     """The responses of all ranks in a step, group by group; none where they were not kept."""
-    found = []
-    for path in folder.glob(f"step-{step:06d}-rank*.jsonl.gz"):
-        found += [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    files = files_of_steps(folder).get(step, [])
+    found = [json.loads(line) for path in files for line in gzip.decompress(path.read_bytes()).splitlines()]
     return sorted(found, key=lambda row: (row["group"], row["response"]))
 
 
-def read_steps(folder: Path) -> list[int]:
-    """The steps whose responses were kept."""
-    return sorted({step_of(path) for path in folder.glob("step-*.jsonl.gz")})
+def files_of_steps(folder: Path) -> dict[int, list[Path]]:
+    """The steps whose responses were kept, in their order, with a file of each rank."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted(folder.glob("step-*.jsonl.gz")):
+        found.setdefault(step_of(path), []).append(path)
+    return found

@@ -10,7 +10,7 @@ from conftest import ROOT
 from test_tags import NAN, Watch, make_report
 
 from callbacks.record import METRICS, RunRecord, read_curves
-from callbacks.rollouts import RolloutLog, read_rollouts, read_steps, rows
+from callbacks.rollouts import RolloutLog, files_of_steps, read_rollouts, rows
 from callbacks.tags import table
 from oblr.gradnorm.measure import GradNorms
 
@@ -70,6 +70,14 @@ def test_what_was_not_measured_is_none():
         assert {row["share"] for row in rows(0, policy, make_report())} == {None}
 
 
+def test_a_refused_step_can_be_read(tmp_path):
+    """Also a reward that is no number, which JSON has no word for."""
+    log, scores = RolloutLog(str(tmp_path)), make_report().scores.clone()
+    scores[0, 0] = NAN
+    log.on_train_batch_end(Run(), Policy(), {"report": make_report(scores=scores, refused=True)}, None, 0)
+    assert [row["reward"] for row in read_rollouts(tmp_path, 0)] == [None, 0, 0, 1]
+
+
 class Run:
     current_epoch, global_rank, world_size = 0, 1, 2
 
@@ -82,11 +90,11 @@ def test_files_of_steps_that_are_taken_again_go(tmp_path):
         log.on_step(trainer, Policy(), make_report(first=1))
     other = tmp_path / "rollouts" / "step-000002-rank0.jsonl.gz"
     other.write_bytes(gzip.compress(b'{"group": 0, "response": 0}\n'))
-    assert read_steps(tmp_path / "rollouts") == [0, 1, 2]
+    assert list(files_of_steps(tmp_path / "rollouts")) == [0, 1, 2]
     assert [row["group"] for row in read_rollouts(tmp_path / "rollouts", 2)] == [0, 1, 1, 2, 2]
     trainer.current_epoch = 1
     log.on_train_start(trainer, None)
-    assert read_steps(tmp_path / "rollouts") == [0, 2]
+    assert list(files_of_steps(tmp_path / "rollouts")) == [0, 2]
     assert len(read_rollouts(tmp_path / "rollouts", 2)) == 1  # of the other rank, which looks after its own
 
 
@@ -99,7 +107,7 @@ def test_the_oldest_go_where_there_are_too_many(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         for trainer.current_epoch in range(1, 6):
             log.on_step(trainer, Policy(), make_report())
-    assert read_steps(tmp_path) == [3, 4, 5]
+    assert list(files_of_steps(tmp_path)) == [3, 4, 5]
     assert len(caplog.records) == 1
 
 

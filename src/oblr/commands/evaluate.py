@@ -19,7 +19,7 @@ from oblr.checks import check_engine, check_folder
 from oblr.commands.launch import ROOT
 from oblr.commands.rescore import rescore
 from oblr.errors import SettingError
-from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
+from oblr.evaluation.attempts import Benchmark, attempt, longest
 from oblr.evaluation.measures import groups
 from oblr.evaluation.progress import Display, shown, tell_failures
 from oblr.evaluation.records import Record, compare, digest, write_table
@@ -62,11 +62,10 @@ class Evaluation:
 
 def main(cfg: DictConfig) -> None:
     if cfg.compare is not None:
-        return print(compare(*two_folders(cfg.compare)), end="")
+        return print(compare(*map(Path, cfg.compare)), end="")
     if cfg.rescore is not None:
         return rescore(cfg)
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
-    check_together(cfg)
     models, folder = chosen(cfg), Path(cfg.paths.output_dir)
     places = {model: folder / model.strip("/").replace("/", "--") for model in models} if len(models) > 1 else None
     evaluations = [prepare(cfg, model, places[model] if places else folder) for model in models]
@@ -83,17 +82,6 @@ def main(cfg: DictConfig) -> None:
         print(write_table(folder, places), end="")
 
 
-def check_together(cfg: DictConfig) -> None:
-    """Raises SettingError where some cannot work together, whatever model and benchmarks are."""
-    if not cfg.model:
-        raise SettingError("model", "none is given", "give a Hugging Face folder, a hub id, or last")
-    if not cfg.get("benchmarks"):
-        raise SettingError("benchmarks", "none is given", "give some, such as benchmarks=[chain_sum]")
-    check_tries(cfg.samples, cfg.k, cfg.limit)
-    if cfg.temperature == 0 and cfg.samples > 1:
-        raise SettingError("samples", "greedy responses to a problem are all the same", "use 1 with temperature=0")
-
-
 def chosen(cfg: DictConfig) -> list[str]:
     """The models to evaluate, each once."""
     given = [cfg.model] if isinstance(cfg.model, str) else list(cfg.model)
@@ -108,12 +96,6 @@ def newest_policy(runs: Path) -> str:
     if not exported:
         raise SettingError("model", f"no run below {runs} has exported a policy", "give a folder or a hub id")
     return str(max(exported, key=lambda path: path.stat().st_mtime_ns).parent)
-
-
-def two_folders(compared: object) -> tuple[Path, Path]:
-    if not OmegaConf.is_list(compared) or len(compared) != 2:  # type: ignore[arg-type]
-        raise SettingError("compare", f"{compared} are not two folders", "use compare=[A,B]")
-    return Path(compared[0]), Path(compared[1])  # type: ignore[index]
 
 
 def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:

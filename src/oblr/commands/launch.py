@@ -3,6 +3,7 @@
 Nothing here takes seconds to import: what can be found wrong without torch is said at once.
 """
 
+import copy
 import importlib
 import logging
 import os
@@ -86,13 +87,17 @@ def launch(config_name: str, command: str) -> None:
 def settle(cfg: DictConfig, script: str) -> None:
     """Give old paths their new names and refuse settings that cannot work, before anything large is imported."""
     renew_paths(cfg)
+    if script == "eval" and OmegaConf.is_list(cfg.get("model")):
+        for model in cfg.model or [None]:  # what refers to it is told of one
+            of_one = copy.deepcopy(cfg)
+            of_one.model = model
+            settle(of_one, script)
+        return
     check_settings(cfg, script)
     if script == "train" and not cfg.plan:  # a plan knows some models itself
         find_model("policy.path", cfg.policy.path)
-    if script == "eval" and cfg.compare is None and cfg.rescore is None:
-        for model in [cfg.model] if isinstance(cfg.model, str) else cfg.model:
-            if model != "last":
-                find_model("model", model)
+    if script == "eval" and cfg.compare is None and cfg.rescore is None and cfg.model != "last":
+        find_model("model", cfg.model)
 
 
 def renew_paths(cfg: DictConfig) -> None:

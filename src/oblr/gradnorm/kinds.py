@@ -15,6 +15,8 @@ from transformers.pytorch_utils import Conv1D
 #: Layers that have been found to be plain RMSNorms, and to be scales, or not to be.
 _RMS_NORMS: WeakSet[nn.Module] = WeakSet()
 _SCALES: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+#: Of embeddings that are not plain ones.
+_LOOKUPS: WeakKeyDictionary[nn.Module, Tensor | None] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -44,6 +46,12 @@ def lookup_scale(module: nn.Embedding, forward: Callable[[Tensor], Tensor]) -> T
         return None
     if type(module).forward is nn.Embedding.forward:
         return torch.ones(())
+    if module not in _LOOKUPS:
+        _LOOKUPS[module] = _tried_as_lookup(module, forward)
+    return _LOOKUPS[module]
+
+
+def _tried_as_lookup(module: nn.Embedding, forward: Callable[[Tensor], Tensor]) -> Tensor | None:
     weight, ids = module.weight, torch.zeros(1, 2, dtype=torch.long, device=module.weight.device)
     ids[0, 1] = 1
     table = torch.linspace(0.5, 2, module.embedding_dim, device=weight.device, dtype=weight.dtype)

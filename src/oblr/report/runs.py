@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from callbacks.record import Curve, read_curves
-from callbacks.rollouts import read_rollouts, read_steps
+from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError
 from oblr.run.sweeps import PLACES, flat
 
@@ -41,12 +41,9 @@ class Run:
         return self.folder.name
 
     @property
-    def steps(self) -> list[int]:
-        """Those whose responses were kept."""
-        return read_steps(self.folder / "rollouts")
-
-    def rollouts(self, step: int) -> list[dict[str, Any]]:
-        return read_rollouts(self.folder / "rollouts", step)
+    def rollouts(self) -> dict[int, list[Path]]:
+        """Step → a file of each rank, with the responses that were kept."""
+        return files_of_steps(self.folder / "rollouts")
 
 
 def read_run(folder: Path) -> Run:

@@ -87,7 +87,7 @@ CLASSES: dict[str, Section] = {
     "oblr.data.prompts.PromptFormat": section(
         template=(str, "what is said; {prompt} is the question"),
         chat=(bool, "whether in the chat template of the tokenizer"),
-        tokenizer=(Text | list[str], "whose chat template; of src/eval.py a list of models"),
+        tokenizer=(Text, "whose chat template"),
         system=(Text, "system message of the chat"),
         examples=(list[list[str]], "question and response of turns that come first"),
         options=(dict[str, Any] | None, "of the chat template"),

@@ -19,10 +19,7 @@ from oblr.settings.kinds import (
 )
 
 ENGINE: dict[str, tuple[Any, str]] = {
-    "model": (
-        Text | list[str],
-        "folder or hub id whose architecture and tokenizer are served; of src/eval.py a list of them",
-    ),
+    "model": (Text, "folder or hub id whose architecture and tokenizer are served"),
     "dtype": (Precision, "precision that the engine computes in"),
 }
 VLLM: dict[str, tuple[Any, str]] = ENGINE | {

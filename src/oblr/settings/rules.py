@@ -66,7 +66,7 @@ def evaluation(get: Callable[[str], Any]) -> Iterator[SettingError]:
         return
     if get("rescore") is not None:
         return
-    if get("model") is None:
+    if not get("model"):
         yield SettingError("model", "none is given", "give a Hugging Face folder, a hub id, or last")
     if not get("benchmarks"):
         yield SettingError("benchmarks", "none is given", "give some, such as benchmarks=[chain_sum]")

@@ -87,7 +87,7 @@ EVAL: Section = section(
         ),
         "what samples",
     ),
-    policy=(section(path=(Text | list[str], "what engines load")), "the model under evaluation"),
+    policy=(section(path=(Text, "what engines load")), "the model under evaluation"),
     engine_dtype=(Precision, "precision that engines compute in"),
     reward=(Part("oblr.rewards"), "what scores responses to benchmarks=[local], and what is scored again"),
     model=(

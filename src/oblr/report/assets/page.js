@@ -64,7 +64,8 @@ const kept = () => Object.keys(current().rollouts).map(Number);
 
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
+  const lines = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  return lines.trimEnd().split("\n").map((line) => JSON.parse(line));
 }
 
 function numbers(step) {
@@ -118,7 +119,8 @@ async function open(step, scroll = false) {
   if (!steps.length) return;
   const nearest = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a));
   const own = ++asked;
-  const responses = await unpack(current().rollouts[nearest]);
+  const ranks = await Promise.all(current().rollouts[nearest].map(unpack));
+  const responses = ranks.flat().sort((a, b) => a.group - b.group || a.response - b.response);
   if (own !== asked) return; // another one was asked for in the meantime
   by("slider").max = steps.length - 1;
   by("slider").value = steps.indexOf(nearest);
