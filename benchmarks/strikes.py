@@ -141,6 +141,14 @@ class Command(Strike):
         subprocess.run(self.command, shell=True, check=True)
 
 
+class Wait(Strike):
+    """The rank waits, as for one that is no longer there."""
+
+    def strike(self) -> None:
+        super().strike()
+        time.sleep(600)
+
+
 class Corrupt(Strike):
     """The transformers engine loses one of its weights."""
 

@@ -57,3 +57,12 @@ def test_no_rank_outlives_another(tmp_path, setup, strike, cause):
     ended = train(tmp_path / "run", *setup.command, "steps=2", strike=f"{strike}, step: 1, rank: 1")
     assert one_line(ended, f"rank 1 {cause}"), ended
     assert 0 < ended.seconds < BOUND
+
+
+def test_a_rank_that_waits_for_a_dead_one_says_so(tmp_path):
+    """As NCCL lets it wait. Lightning's own watch would have killed it by then."""
+    waits = f"+callbacks.waits={{_target_: strikes.Wait, phase: update, step: 1, report: {tmp_path / 'waits'}}}"
+    strike = "Kill, phase: update, seconds: 0, step: 1, rank: 1"
+    ended = train(tmp_path / "run", *TWO[0].command, "steps=2", waits, strike=strike)
+    assert one_line(ended, "rank 1 was killed by SIGKILL"), ended
+    assert 0 < ended.seconds < BOUND

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import ROOT
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher, subprocess_script
 from rooms import imported, sources
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
@@ -43,6 +43,7 @@ ATTRIBUTES: dict[str, Callable[[], bool]] = {
     "_device": lambda: keeps(L.LightningModule, "_device"),  # of micro-batches, where shards lie in host memory
     "_data_parallel_size": lambda: keeps(ModelParallelStrategy, "_data_parallel_size"),  # the mesh is made of both
     "_tensor_parallel_size": lambda: keeps(ModelParallelStrategy, "_tensor_parallel_size"),
+    "_launch_process_observer": lambda: hasattr(subprocess_script, "_launch_process_observer"),  # ours watches ranks
     "procs": lambda: keeps(_SubprocessScriptLauncher, "procs"),  # of the other ranks
     # TensorBoard's
     "_get_file_writer": lambda: hasattr(SummaryWriter, "_get_file_writer"),  # what it wrote is on the disk

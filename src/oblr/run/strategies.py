@@ -6,9 +6,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.strategies.launchers import subprocess_script
 
 from oblr.run import checkpoint as checkpoints
 from oblr.run import ranks
+
+# processes.watched says which rank has failed, and why. Lightning's own watch would kill this one without a word.
+subprocess_script._launch_process_observer = lambda processes: None
 
 
 class AnyRanks(Strategy):
