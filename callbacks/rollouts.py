@@ -99,6 +99,7 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
             "tokens": len(rollout.completion.token_ids),
             "verdict": verdict(rollout),
             "reward": of(report.scores),
+            "reward_parts": rollout.reward_parts,
             "shaped_reward": of(report.rewards),
             "square_norm": of(report.square_norms),
             "ratio": of(report.ratios),

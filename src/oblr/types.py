@@ -7,7 +7,7 @@ A *group* is the G responses to one prompt; a batch lists its sequences group by
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,7 +29,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A scored response of the behaviour policy; ``outcome`` is ``scored``, or why it has no reward of its own."""
+    """A scored response of the behaviour policy; ``outcome`` is ``scored``, or why it has no reward of its own.
+
+    ``reward_parts`` add up to ``reward``; empty where it is one number.
+    """
 
     problem: Problem
     prompt_ids: list[int]
@@ -37,6 +40,7 @@ class Rollout:
     text: str
     reward: float
     outcome: str = "scored"
+    reward_parts: dict[str, float] = field(default_factory=dict)
 
     @property
     def n_tokens(self) -> int:

@@ -47,6 +47,8 @@ def obedient(problem, text, completion):
             raise ValueError(words)
         case "nan", _, _:
             return float("nan")
+        case "parts", _, values:
+            return {f"part {i}": float(value) for i, value in enumerate(values.split())}
         case "pid", _, _:
             return float(os.getpid())
         case "length", _, _:
@@ -93,6 +95,12 @@ def test_a_worker_killed_from_outside_is_replaced(pool):
     assert score(pool, ["give 1", "give 2", "give 3"]) == ([1.0, 2.0, 3.0], ["scored"] * 3)
     os.kill(pool.process.pid, signal.SIGKILL)
     assert score(pool, ["give 4"]) == ([4.0], ["scored"])
+
+
+def test_a_reward_of_parts_is_their_sum_and_keeps_them(pool):
+    verdicts = pool.score([Problem("p", "?", "!")] * 2, ["parts 1 -0.25", "give 1"], [ENDED] * 2)
+    assert verdicts == [Verdict(0.75, "scored", {"part 0": 1.0, "part 1": -0.25}), Verdict(1.0, "scored", {})]
+    assert score(pool, ["parts 1 nan", "parts inf -inf"]) == ([0.0, 0.0], ["error", "error"])
 
 
 def test_only_the_end_of_a_long_response_travels(pool):

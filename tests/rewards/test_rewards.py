@@ -4,7 +4,7 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
-from oblr.rewards.base import try_out
+from oblr.rewards.base import score, try_out
 from oblr.rewards.math import MathReward
 from oblr.rewards.multiple_choice import MultipleChoiceReward
 from oblr.rewards.reasoning_gym import ReasoningGymReward
@@ -167,7 +167,11 @@ def test_summaries_by_hand():
 def test_sums():
     exact = ExactReward(AnswerFormat())
     parts = {"exact": {"weight": 2.0, "reward": exact}, "one": {"weight": -0.5, "reward": lambda *_: 1.0}}
-    assert WeightedSum(parts)(PROBLEM, "Answer: 1234", ENDED) == 1.5
+    assert WeightedSum(parts)(PROBLEM, "Answer: 1234", ENDED) == {"exact": 2.0, "one": -0.5}
+    assert score(WeightedSum({"sum": {"weight": 3.0, "reward": WeightedSum(parts)}}), PROBLEM, "7", ENDED) == (
+        -1.5,
+        {"sum": -1.5},
+    )
 
 
 def raises(problem, text, completion):

@@ -1,39 +1,49 @@
 """What a reward is, and the guard around every call of one."""
 
 import math
-from typing import Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 
 
 class Reward(Protocol):
-    """Scores one response; any finite number, higher is better.
+    """Scores one response: any finite number, higher is better; or named numbers, whose sum it is.
 
     It may also have ``answer(text, completion)``, the final answer that majority votes count; ``key(problem, text,
     completion)``, all that its verdict depends on; and ``warm_up()``, called before the first response.
     """
 
-    def __call__(self, problem: Problem, text: str, completion: Completion) -> float: ...
+    def __call__(self, problem: Problem, text: str, completion: Completion) -> float | Mapping[str, float]: ...
+
+
+class Score(NamedTuple):
+    """What a reward gave; ``parts`` are the numbers that add up to it, where it named them."""
+
+    value: float
+    parts: dict[str, float]
 
 
 class RewardError(Exception):
     """A reward raised, or returned something that is not a finite number."""
 
 
-def score(reward: Reward, problem: Problem, text: str, completion: Completion) -> float:
+def score(reward: Reward, problem: Problem, text: str, completion: Completion) -> Score:
     """The reward of one response.
 
     Raises:
         RewardError: the reward raised, or returned something that is not a finite number.
     """
     try:
-        value = float(reward(problem, text, completion))
+        given = reward(problem, text, completion)
+        parts = {name: float(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
+        value = math.fsum(parts.values()) if isinstance(given, Mapping) else float(given)
     except Exception as error:
         raise RewardError(f"{name(reward)} raised {error!r:.200}") from error
     if not math.isfinite(value):
         raise RewardError(f"{name(reward)} gave {value}, which is not a finite number")
-    return value
+    return Score(value, parts)
 
 
 def try_out(reward: Reward, problem: Problem, token_ids: list[int]) -> None:

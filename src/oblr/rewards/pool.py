@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe
 
 from oblr.errors import RunError, SettingError
@@ -27,10 +27,11 @@ REMEMBERED = 65_536
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reward of a response; 0 where it took too long or failed."""
+    """The reward of a response, and its parts where it names them; 0 where it took too long or failed."""
 
     reward: float
     outcome: Outcome
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 class RewardPool:
@@ -108,7 +109,7 @@ class RewardPool:
             new = {key: response for key, response in zip(keys, responses, strict=True) if key not in known}
             results = self._score([pickle.dumps(response) for response in new.values()]) if new else []
             for (key, (problem, *_)), result in zip(new.items(), results, strict=True):
-                known[key] = Verdict(result.reward, result.outcome)
+                known[key] = Verdict(result.score.value, result.outcome, result.score.parts)
                 self._warn(problem, result)
             verdicts = [known[key] for key in keys]
             self.timeouts += sum(verdict.outcome == "timeout" for verdict in verdicts)

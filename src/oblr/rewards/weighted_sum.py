@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from oblr.problem import Completion, Problem
-from oblr.rewards.base import Reward
+from oblr.rewards.base import Reward, score
 
 
 class Part(TypedDict):
@@ -15,13 +15,16 @@ class Part(TypedDict):
 
 
 class WeightedSum:
-    """``R = Σ_k w_k R_k`` over named parts."""
+    """``R = Σ_k w_k R_k`` over named parts, which are kept beside it."""
 
     def __init__(self, parts: Mapping[str, Part]):
         self.parts = parts
 
-    def __call__(self, problem: Problem, text: str, completion: Completion) -> float:
-        return sum(part["weight"] * part["reward"](problem, text, completion) for part in self.parts.values())
+    def __call__(self, problem: Problem, text: str, completion: Completion) -> dict[str, float]:
+        return {
+            name: part["weight"] * score(part["reward"], problem, text, completion).value
+            for name, part in self.parts.items()
+        }
 
     def warm_up(self) -> None:
         for part in self.parts.values():

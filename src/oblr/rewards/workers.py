@@ -21,16 +21,17 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from oblr.rewards.base import Reward, score
+from oblr.rewards.base import Reward, Score, score
 from oblr.run.processes import die_with_parent
 
 Outcome = Literal["scored", "timeout", "error"]
+NONE = Score(0.0, {})
 
 
 class Result(NamedTuple):
     """``problem`` is what went wrong, "" where nothing did."""
 
-    reward: float
+    score: Score
     outcome: Outcome
     problem: str = ""
 
@@ -77,7 +78,7 @@ class Worker:
             self.end()
             code = self.process.exitcode or 0
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-            return Result(0.0, "error", f"its process ended {how}")
+            return Result(NONE, "error", f"its process ended {how}")
 
     def end(self) -> None:
         self.process.kill()
@@ -95,7 +96,7 @@ def _work(connection: Connection, reward: Reward, memory: int, parent: int) -> N
         try:
             result = Result(score(reward, *pickle.loads(response)), "scored")
         except Exception as error:
-            result = Result(0.0, "error", str(error))
+            result = Result(NONE, "error", str(error))
         connection.send(result)
 
 
@@ -129,7 +130,7 @@ class Keeper:
                     results[worker.item] = worker.take()
                 elif time.monotonic() >= worker.deadline:
                     worker.end()
-                    results[worker.item] = Result(0.0, "timeout", f"no reward within {self.order.timeout:g} s")
+                    results[worker.item] = Result(NONE, "timeout", f"no reward within {self.order.timeout:g} s")
                 else:
                     continue
                 worker.item = -1

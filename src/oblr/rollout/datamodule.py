@@ -171,7 +171,10 @@ class RolloutDataModule(L.LightningDataModule):
                 [text for *_, text in rows],
                 [completion for *_, completion, _ in rows],
             )
-        return [Rollout(*row, verdict.reward, verdict.outcome) for row, verdict in zip(rows, verdicts, strict=True)]
+        return [
+            Rollout(*row, verdict.reward, verdict.outcome, verdict.parts)
+            for row, verdict in zip(rows, verdicts, strict=True)
+        ]
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
