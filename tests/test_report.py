@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT
 from test_record import Policy, Run
@@ -17,6 +18,7 @@ from test_tags import make_report
 from callbacks.record import RunRecord
 from callbacks.rollouts import RolloutLog
 from oblr.errors import SettingError
+from oblr.metrics.aggregate import interquartile_mean
 from oblr.report import page
 from oblr.report.page import content, html, packed, write_report
 from oblr.report.runs import differing, find_runs, read_run
@@ -25,10 +27,11 @@ HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=
 LONG = HOSTILE + "x" * 10**6
 
 
-def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 3") -> Path:
+def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 3", eta0: float = 0.01) -> Path:
     """A run folder without a run: two groups of two responses a step, the first of which says ``text``."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(f"seed: {seed}\neta0: 0.01\npaths:\n  runs: {folder}\n")
+    (folder / "config.yaml").write_text(f"seed: {seed}\neta0: {eta0}\npaths:\n  runs: {folder}\n")
+    (folder / "finished.json").write_text("{}")
     (folder / "train.log").write_text(
         "2026-01-31 12:00:00,000 WARNING callbacks.monitors: step 3: the entropy has collapsed\n"
         "2026-01-31 12:00:00,000 WARNING vllm: nobody needs to know\n"
@@ -37,7 +40,7 @@ def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 
     trainer.current_epoch = 0
     log.on_train_start(trainer, None)
     for step in range(steps):
-        record.log_metrics({"train/reward": 0.1 * step + seed, "train/lr": 0.01}, step)
+        record.log_metrics({"train/reward": 0.1 * step + seed + 10 * eta0 * seed, "train/lr": eta0}, step)
         report = make_report()
         object.__setattr__(report.batch.rollouts[0], "text", text)
         trainer.current_epoch = step
@@ -56,7 +59,7 @@ def test_a_page_of_one_run(tmp_path):
     path = write_report(folder, [read_run(folder)])
     shown = data_of(path.read_text())
     (run,) = shown["runs"]
-    assert run["curves"]["train/reward"] == [[0, 1, 2, 3], pytest.approx([1.0, 1.1, 1.2, 1.3])]
+    assert run["curves"]["train/reward"] == [[0, 1, 2, 3], pytest.approx([1.1, 1.2, 1.3, 1.4])]
     assert run["warnings"] == [[3, "step 3: the entropy has collapsed"]]
     assert run["settings"] == {"seed": 1, "eta0": 0.01}
     assert shown["meanings"]["train/lr"].startswith("η_t")
@@ -96,6 +99,32 @@ def test_several_runs_and_what_differs(tmp_path):
     assert [run["configuration"] for run in content(runs)["runs"]] == [[], []]
 
 
+def test_configurations_are_compared_on_the_same_seeds(tmp_path):
+    """Rewards over the run are 0.15 + 1.1 s at the one rate and 0.15 + 1.2 s at the other, at seed s."""
+    for eta0, seeds in ((0.01, range(1, 9)), (0.02, range(2, 9))):
+        for seed in seeds:
+            make_run(tmp_path / f"rate{eta0}-seed{seed}", seed, eta0=eta0)
+    (tmp_path / "rate0.02-seed8" / "finished.json").unlink()
+    first, second = content(find_runs([tmp_path]))["comparison"]
+    assert (first["configuration"], first["seeds"], first["against"]) == ([0.01], 8, {})
+    assert (second["configuration"], second["seeds"]) == ([0.02], 6)
+    assert first["columns"]["reward over the run"]["mean"] == pytest.approx(0.15 + 1.1 * 4.5)
+    difference = second["against"]["reward over the run"]
+    assert difference["mean"] == pytest.approx(0.1 * np.mean([2, 3, 4, 5, 6, 7]))
+    assert difference["p_value"] == pytest.approx(2 / 2**6, rel=0.15)
+    assert 0 < difference["low"] < difference["mean"] < difference["high"]
+
+
+def test_of_few_seeds_no_tie_is_excluded(tmp_path):
+    for eta0 in (0.01, 0.02):
+        for seed in (1, 2):
+            make_run(tmp_path / f"rate{eta0}-seed{seed}", seed, eta0=eta0)
+    _, second = content(find_runs([tmp_path]))["comparison"]
+    difference = second["against"]["reward over the run"]
+    assert (difference["low"], difference["high"]) == (None, None)
+    assert difference["p_value"] == pytest.approx(0.5, rel=0.1)
+
+
 def test_what_is_no_run(tmp_path):
     with pytest.raises(SettingError, match="holds no run"):
         find_runs([tmp_path])
@@ -107,41 +136,97 @@ def test_what_is_no_run(tmp_path):
     assert line.startswith(f"error: runs: {tmp_path}/nosuch is no folder")
 
 
-@pytest.mark.browser
-def test_in_a_browser(tmp_path):
-    """Without any request or error: charts, a step, its groups and their responses, by mouse and by keyboard."""
+@pytest.fixture
+def opened():
+    """Opens a page in Chromium. In the end nothing has gone wrong in it, and it has asked for nothing."""
     from playwright.sync_api import sync_playwright
 
-    path = write_report(tmp_path, [read_run(make_run(tmp_path / "run", text=LONG))])
+    problems, requests = [], []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        tab = browser.new_page()
-        problems, requests = [], []
-        tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.goto(path.as_uri())
-        assert tab.title() == "OBLR-PO report"
-        assert tab.locator("figure canvas").count() == 2
-        tab.wait_for_selector("details")
-        assert tab.locator("#step").inner_text() == "1"
-        tab.locator("details summary").first.focus()
-        tab.keyboard.press("Enter")
-        assert tab.locator("details").first.locator("tr").count() == 3
-        shown = tab.locator("td.text div").first.inner_text()
-        assert shown.startswith("</script><script>document.title")
-        chart = tab.locator("figure").first.locator(".u-over")
-        chart.click(position={"x": chart.bounding_box()["width"] - 3, "y": 50})
-        tab.wait_for_function("document.getElementById('step').textContent === '4'")
-        tab.locator("#before").focus()
-        tab.keyboard.press("Enter")
-        tab.wait_for_function("document.getElementById('step').textContent === '3'")
-        assert "train/reward 1.2" in tab.locator("#numbers").inner_text()
-        assert tab.locator("#warnings li").all_inner_texts() == ["step 3: the entropy has collapsed"]
-        assert tab.title() == "OBLR-PO report"
+
+        def opened(path, **options):
+            tab = browser.new_page(**options)
+            tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+            tab.on("pageerror", lambda error: problems.append(str(error)))
+            tab.on("request", lambda request: requests.append(request.url))
+            tab.goto(path.as_uri())
+            return tab
+
+        yield opened
         browser.close()
     assert problems == []
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def unreadable(tab) -> list[str]:
+    """What axe finds that some people cannot see, read or reach."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(tab).response["violations"]
+    return [f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]]
+
+
+@pytest.mark.browser
+def test_in_a_browser(tmp_path, opened):
+    """Charts, a step, its groups and their responses, by mouse and by keyboard."""
+    tab = opened(write_report(tmp_path, [read_run(make_run(tmp_path / "run", text=LONG))]))
+    assert tab.title() == "OBLR-PO report"
+    assert tab.locator("figure canvas").count() == 2
+    tab.wait_for_selector("details")
+    assert tab.locator("#step").inner_text() == "1"
+    tab.locator("details summary").first.focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("details").first.locator("tr").count() == 3
+    shown = tab.locator("td.text div").first.inner_text()
+    assert shown.startswith("</script><script>document.title")
+    chart = tab.locator("figure").first.locator(".u-over")
+    chart.click(position={"x": chart.bounding_box()["width"] - 3, "y": 50})
+    tab.wait_for_function("document.getElementById('step').textContent === '4'")
+    tab.locator("#before").focus()
+    tab.keyboard.press("Enter")
+    tab.wait_for_function("document.getElementById('step').textContent === '3'")
+    assert "train/reward 1.3" in tab.locator("#numbers").inner_text()
+    tab.locator("#slider").focus()
+    tab.keyboard.press("Home")
+    tab.wait_for_function("document.getElementById('step').textContent === '1'")
+    assert tab.locator("#warnings li").all_inner_texts() == ["step 3: the entropy has collapsed"]
+    tab.locator("#warnings button").press("Enter")
+    tab.wait_for_function("document.getElementById('step').textContent === '3'")
+    assert tab.locator("#comparison").is_hidden()
+    assert tab.title() == "OBLR-PO report"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("seeds", [1, 2], ids=["one", "several"])
+def test_everybody_can_read_it(tmp_path, opened, scheme, seeds):
+    """With any group of responses open, on a screen and on a phone."""
+    for seed in range(seeds):
+        make_run(tmp_path / f"seed{seed}", seed)
+    path = write_report(tmp_path, find_runs([tmp_path]))
+    for width in (1200, 380):
+        tab = opened(path, color_scheme=scheme, viewport={"width": width, "height": 900})
+        tab.locator("details summary").first.click()
+        tab.wait_for_selector("td.text")
+        assert unreadable(tab) == []
+        assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+@pytest.mark.browser
+def test_several_in_a_browser(tmp_path, opened):
+    """A line and a band a configuration, and figures that are the record's."""
+    for eta0 in (0.01, 0.02):
+        for seed in range(1, 8):
+            make_run(tmp_path / f"rate{eta0}-seed{seed}", seed, eta0=eta0)
+    tab = opened(write_report(tmp_path, find_runs([tmp_path])))
+    assert tab.locator("#runs li").all_inner_texts() == ["eta0=0.01 (7 runs)", "eta0=0.02 (7 runs)"]
+    first, second = tab.locator("#rows tr").all()[1:]
+    mean, low, high = interquartile_mean([0.15 + 1.1 * seed for seed in range(1, 8)])
+    assert first.inner_text().split() == ["0.01", "7", f"{mean:.4g}", f"[{low:.4g},", f"{high:.4g}]"]
+    assert re.fullmatch(r"4.95 \[.*\]\n\+0.4 \[.*\], p = 0.01\d+: no tie", second.locator("td").nth(2).inner_text())
+    tab.locator("#run").select_option("rate0.02-seed7")
+    tab.wait_for_function("document.getElementById('numbers').textContent.includes('train/reward 8.4')")
 
 
 def test_assets_are_what_the_page_names():

@@ -122,6 +122,17 @@ def become(task: Task, log: str | None) -> None:
     os.execve(sys.executable, arguments, environment)
 
 
+def show(folder: Path, tasks: Sequence[Task]) -> None:
+    """Write and print the table, and write the report of all runs that have logged anything."""
+    from callbacks.record import METRICS  # these load torch, for which the start of a run need not wait
+    from oblr.report.page import write_report
+    from oblr.report.runs import read_run
+
+    print(write_table(folder, tasks), end="")
+    if begun := [read_run(task.folder) for task in tasks if (task.folder / METRICS).exists()]:
+        print(f"report      {write_report(folder, begun)}")
+
+
 def pick(tasks: Sequence[Task], number: int) -> Task:
     if number not in range(len(tasks)):
         raise SettingError("--task", f"there is no task {number}", f"this sweep has tasks 0 to {len(tasks) - 1}")
@@ -134,7 +145,7 @@ def main() -> None:
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--count", action="store_true", help="print how many tasks there are")
     action.add_argument("--task", type=int, metavar="K", help="run task K alone, from 0")
-    action.add_argument("--table", action="store_true", help="write table.md and table.json of what is finished")
+    action.add_argument("--table", action="store_true", help="write table and report of what there is")
     parser.add_argument(
         "--log", metavar="NAME", help="with --task: append what the run says to this file in its folder"
     )
@@ -143,12 +154,12 @@ def main() -> None:
     if asked.count:
         print(len(tasks))
     elif asked.table:
-        print(write_table(folder, tasks), end="")
+        show(folder, tasks)
     elif asked.task is not None:
         become(pick(tasks, asked.task), asked.log)
     else:
         failed = run_all(tasks)
-        print(write_table(folder, tasks), end="")
+        show(folder, tasks)
         for task in failed:
             print(f"failed: {task}, {task.folder}", file=sys.stderr)
         sys.exit(bool(failed))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from callbacks.tags import FIRST, meaning
+from oblr.report.comparison import comparison, configuration
 from oblr.report.runs import Run, differing
 from oblr.run.provenance import write_whole
-from oblr.run.sweeps import SEED
 
 ASSETS = Path(__file__).parent / "assets"
 #: Bytes of compressed responses that a page may have; beyond, every second step is left out, and so on.
@@ -45,7 +45,7 @@ def content(runs: Sequence[Run]) -> dict[str, Any]:
                 "name": run.name,
                 "finished": run.finished,
                 "settings": run.settings,
-                "configuration": [run.settings.get(path) for path in differs if path != SEED],
+                "configuration": configuration(run, differs),
                 "curves": run.curves,
                 "warnings": run.warnings,
                 "rollouts": packed(run, ROOM // len(runs)),
@@ -53,6 +53,7 @@ def content(runs: Sequence[Run]) -> dict[str, Any]:
             for run in runs
         ],
         "differs": differs,
+        "comparison": comparison(runs, differs),
         "charts": FIRST,
         "meanings": {tag: meaning(tag) for run in runs for tag in run.curves},
     }

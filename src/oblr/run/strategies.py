@@ -12,7 +12,7 @@ from oblr.run import checkpoint as checkpoints
 from oblr.run import ranks
 
 # processes.watched says which rank has failed, and why. Lightning's own watch would kill this one without a word.
-subprocess_script._launch_process_observer = lambda processes: None
+subprocess_script._launch_process_observer = lambda child_processes: None
 
 
 class AnyRanks(Strategy):

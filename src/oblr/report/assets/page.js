@@ -25,36 +25,103 @@ function tagsOf(patterns) {
   return [...new Set(patterns.flatMap((pattern) => all.filter((tag) => new RegExp(`^(?:${pattern})$`).test(tag))))];
 }
 
-// One line a tag of a single run; of several runs the first tag alone, a line each, coloured by configuration.
+// One line a tag of a single run; of several runs the first tag alone, with a line for the mean of each configuration
+// and a band from the lowest to the highest of its seeds.
 function lines(tags) {
-  if (several) return data.runs.filter((run) => run.curves[tags[0]]).map((run) => ({ run, tag: tags[0], label: run.name, stroke: colour(run) }));
-  const [run] = data.runs;
-  return tags.filter((tag) => run.curves[tag]).map((tag, i) => ({ run, tag, label: tag, stroke: COLOURS[i % COLOURS.length] }));
+  if (!several) {
+    const [run] = data.runs;
+    return tags.filter((tag) => run.curves[tag]).map((tag, i) => ({ curves: [run.curves[tag]], label: tag, stroke: COLOURS[i % COLOURS.length] }));
+  }
+  const [tag] = tags;
+  return configurations.map((key) => data.runs.filter((run) => KEY(run) === key && run.curves[tag])).filter((runs) => runs.length)
+    .map((runs) => ({ curves: runs.map((run) => run.curves[tag]), label: label(runs[0]), stroke: colour(runs[0]) }));
+}
+
+const OF = { mean: (values) => values.reduce((a, b) => a + b) / values.length, low: (values) => Math.min(...values), high: (values) => Math.max(...values) };
+
+// A column of plotted values: at each step what `of` makes of the curves that have one there.
+function column(curves, steps, of) {
+  const found = new Map(steps.map((step) => [step, []]));
+  for (const [at, values] of curves) at.forEach((step, i) => found.get(step).push(values[i]));
+  return steps.map((step) => (found.get(step).length ? of(found.get(step)) : null));
 }
 
 function draw(title, patterns) {
-  const shown = lines(tagsOf(patterns));
+  const tags = tagsOf(patterns), shown = lines(tags);
   if (!shown.length) return;
-  const steps = [...new Set(shown.flatMap(({ run, tag }) => run.curves[tag][0]))].sort((a, b) => a - b);
-  const place = new Map(steps.map((step, i) => [step, i]));
-  const columns = shown.map(({ run, tag }) => {
-    const column = new Array(steps.length).fill(null);
-    run.curves[tag][0].forEach((step, i) => (column[place.get(step)] = run.curves[tag][1][i]));
-    return column;
+  const steps = [...new Set(shown.flatMap(({ curves }) => curves.flatMap(([at]) => at)))].sort((a, b) => a - b);
+  const columns = shown.map(({ curves }) => column(curves, steps, OF.mean));
+  const bands = [], edges = [];
+  shown.forEach(({ curves, stroke }) => {
+    if (curves.length < 2) return;
+    const first = 1 + columns.length;
+    columns.push(column(curves, steps, OF.high), column(curves, steps, OF.low));
+    edges.push({ label: "highest", width: 0, points: { show: false } }, { label: "lowest", width: 0, points: { show: false } });
+    bands.push({ series: [first, first + 1], fill: `${stroke}2e` });
   });
   const figure = element("figure", undefined, { "data-chart": title });
-  figure.append(element("h3", title), element("p", data.meanings[shown[0].tag], { class: "meaning" }));
+  figure.append(element("h3", title), element("p", data.meanings[tags[0]], { class: "meaning" }));
   by("charts").append(figure);
   const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
   const options = {
     width: figure.clientWidth - 20, height: 210, scales: { x: { time: false } },
-    axes: [{ ...axis }, { ...axis, size: 56, values: (_, ticks) => ticks.map(number) }],
+    axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 1e4, 1e5] }, { ...axis, size: 56, values: (_, ticks) => ticks.map(number) }],
     legend: { live: !several, show: !several },
-    series: [{ label: "step" }, ...shown.map(({ label, stroke }) => ({ label, stroke, width: 1.5, spanGaps: true, points: { show: steps.length < 30 }, value: (_, x) => number(x) }))],
+    bands,
+    hooks: { draw: [mark] },
+    series: [{ label: "step" }, ...shown.map(({ label, stroke }) => ({ label, stroke, width: 1.5, spanGaps: true, points: { show: steps.length < 30 }, value: (_, x) => number(x) })), ...edges],
   };
-  const plot = new uPlot(options, [steps, ...columns], figure);
+  const plot = new uPlot(options, [steps.map((step) => step + 1), ...columns], figure);
   plot.over.addEventListener("click", () => plot.cursor.idx !== null && open(plot.cursor.idx === undefined ? 0 : steps[plot.cursor.idx], true));
   new ResizeObserver(() => plot.setSize({ width: figure.clientWidth - 20, height: 210 })).observe(figure);
+}
+
+// Warnings that name a step, as broken lines.
+function mark(plot) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = "#c2410c";
+  ctx.setLineDash([4, 4]);
+  for (const run of data.runs) for (const [step] of run.warnings) {
+    if (step === null || several) continue;
+    const x = plot.valToPos(step, "x", true);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+// --- configurations -----------------------------------------------------------------------------------------------
+
+const varied = data.differs.filter((path) => path !== "seed");
+const label = (run) => run.configuration.map((value, i) => `${varied[i]}=${value}`).join(" ") || "all";
+const between = ({ low, high }, digits = number) => (low === null ? "" : ` [${digits(low)}, ${digits(high)}]`);
+
+function verdict(difference) {
+  const words = difference.low === null ? "too few seeds to tell" : difference.p_value > 0.05 ? "a tie" : "no tie";
+  return `${difference.mean > 0 ? "+" : ""}${number(difference.mean)}${between(difference)}, p = ${number(difference.p_value)}: ${words}`;
+}
+
+function compare() {
+  const titles = [...new Set(data.comparison.flatMap((row) => Object.keys(row.columns)))];
+  const head = element("tr");
+  for (const title of [...(varied.length ? varied : ["configuration"]), "seeds", ...titles]) head.append(element("th", title, { scope: "col" }));
+  by("rows").append(head);
+  for (const row of data.comparison) {
+    const line = element("tr");
+    for (const value of row.configuration.length ? row.configuration : ["all"]) line.append(element("td", `${value}`));
+    line.append(element("td", `${row.seeds}`, { class: "n" }));
+    for (const title of titles) {
+      const cell = element("td"), mean = row.columns[title], difference = row.against[title];
+      if (mean) cell.append(element("div", number(mean.mean) + between(mean)));
+      if (difference) cell.append(element("div", verdict(difference), { class: "meaning" }));
+      line.append(cell);
+    }
+    by("rows").append(line);
+  }
+  by("comparison").hidden = !data.comparison.length;
 }
 
 // --- one step -----------------------------------------------------------------------------------------------------
@@ -84,6 +151,8 @@ function row(response, largest) {
   const strength = largest > 0 && response.advantage ? (0.35 * Math.abs(response.advantage)) / largest : 0;
   line.style.background = `rgb(var(--${response.advantage > 0 ? "good" : "bad"}) / ${strength.toFixed(3)})`;
   for (const [, key] of COLUMNS) line.append(element("td", number(response[key]), { class: "n" }));
+  const parts = Object.entries(response.reward_parts || {});
+  if (parts.length) line.firstChild.append(element("div", parts.map(([name, value]) => `${name} ${number(value)}`).join(", "), { class: "meaning" }));
   line.append(element("td", response.verdict));
   const cell = element("td", undefined, { class: "text" });
   const long = response.text.length > 4000;
@@ -138,19 +207,35 @@ function move(by_) {
   open(kept()[+slider.value]);
 }
 
+// A warning that leads to its step.
+function leading(run, step, text) {
+  const made = element("button", `${several ? `${run.name}: ` : ""}${text}`, { type: "button", class: "link" });
+  made.addEventListener("click", () => {
+    by("run").selectedIndex = data.runs.indexOf(run);
+    open(step - 1, true);
+  });
+  return made;
+}
+
 // --- the page -----------------------------------------------------------------------------------------------------
 
 const [first] = data.runs;
 by("title").textContent = several ? `${data.runs.length} runs` : first.name;
 by("state").textContent = data.runs.every((run) => run.finished) ? "finished" : "not finished";
-if (several) for (const run of data.runs) {
-  const item = element("li");
-  item.append(element("span", undefined, { class: "dot", style: `background:${colour(run)}` }), `${run.name}`);
+if (several) for (const key of configurations) {
+  const runs = data.runs.filter((run) => KEY(run) === key), item = element("li"), open_ = runs.filter((run) => !run.finished).length;
+  const words = `${label(runs[0])} (${runs.length} ${runs.length > 1 ? "runs" : "run"}${open_ ? `, ${open_} not finished` : ""})`;
+  item.append(element("span", undefined, { class: "dot", style: `background:${colour(runs[0])}` }), words);
   by("runs").append(item);
 }
+if (several) compare();
 for (const run of data.runs) by("run").append(element("option", run.name));
 Object.entries(data.charts).forEach(([title, patterns]) => draw(title, patterns));
-for (const run of data.runs) for (const [step, text] of run.warnings) by("warnings").append(element("li", `${several ? `${run.name}: ` : ""}${text}`));
+for (const run of data.runs) for (const [step, text] of run.warnings) {
+  const item = element("li");
+  item.append(step === null ? `${several ? `${run.name}: ` : ""}${text}` : leading(run, step, text));
+  by("warnings").append(item);
+}
 if (!by("warnings").children.length) by("warnings").append(element("li", "none"));
 const paths = several ? data.differs : Object.keys(first.settings);
 const head = element("tr");
