@@ -196,10 +196,10 @@ def test_a_failed_run_does_not_end_the_sweep_and_its_status_is_not_forgotten(tmp
 
 
 def test_one_ctrl_c_ends_the_run_and_the_sweep(tmp_path):
-    command = [sys.executable, "src/sweep.py", *SWEEP, "steps=500", "rollout.engine=hf", f"paths.runs={tmp_path}"]
+    sweep = ["src/sweep.py", *SWEEP, "steps=500", "rollout.engine=hf", f"paths.runs={tmp_path}"]
     small = ["rollout.prompts_per_step=2", "rollout.group_size=2", "data.held_out.size=2", "callbacks.progress.every=1"]
     process = warm.popen()(
-        [*command, *small], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, *sweep, *small], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     next(line for line in process.stdout if "step 2/500" in line)
     os.killpg(process.pid, signal.SIGINT)
@@ -210,6 +210,9 @@ def test_one_ctrl_c_ends_the_run_and_the_sweep(tmp_path):
     assert list((tmp_path / "seed1-rloo" / "checkpoints").glob("*.ckpt"))
     assert not (tmp_path / "seed1-rloo" / "finished.json").exists()
     assert not (tmp_path / "seed1-opo").exists()
+    shown = warm.run([*sweep, *small, "--table"], ROOT, os.environ, timeout=60)
+    assert shown.stdout.splitlines()[-1] == f"report      {tmp_path / 'report.html'}"
+    assert "seed1-rloo" in (tmp_path / "report.html").read_text()
 
 
 def test_a_snapshot_is_made_once_and_knows_its_revision(tmp_path):
