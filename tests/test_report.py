@@ -5,13 +5,19 @@ import csv
 import gzip
 import json
 import re
+import signal
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_script
 from test_record import Policy, Run
 from test_tags import make_report
 
@@ -20,6 +26,7 @@ from callbacks.rollouts import RolloutLog
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import interquartile_mean
 from oblr.report import page
+from oblr.report.live import server
 from oblr.report.page import content, html, packed, write_report
 from oblr.report.runs import differing, find_runs, read_run
 
@@ -128,12 +135,46 @@ def test_of_few_seeds_no_tie_is_excluded(tmp_path):
 def test_what_is_no_run(tmp_path):
     with pytest.raises(SettingError, match="holds no run"):
         find_runs([tmp_path])
-    done = subprocess.run(
-        [sys.executable, "src/report.py", str(tmp_path / "nosuch")], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_script("report.py", str(tmp_path / "nosuch"))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: runs: {tmp_path}/nosuch is no folder")
+
+
+@contextmanager
+def followed(folder: Path) -> Iterator[str]:
+    """The address at which the real script shows the runs of a folder."""
+    command = [sys.executable, "src/report.py", str(folder), "--follow", "--port=0"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process.stdout.readline().split()[1]
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+        assert process.returncode == 0
+
+
+def asked(url: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def test_what_is_followed_is_the_page_and_nothing_else(tmp_path):
+    folder = make_run(tmp_path / "run")
+    with server([folder], port=0) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        assert serving.server_address[0] == "127.0.0.1"
+        address = f"http://127.0.0.1:{serving.server_address[1]}/"
+        assert asked(address) == (200, html([read_run(folder)]))
+        assert asked(address + "config.yaml")[0] == 404
+        assert asked(address + "../run/config.yaml")[0] == 404
+        assert asked(address, Host="elsewhere.example")[0] == 403
+        RunRecord(str(folder)).log_metrics({"train/reward": 7.0}, 4)
+        assert data_of(asked(address)[1])["runs"][0]["curves"]["train/reward"][1][-1] == 7
+        serving.shutdown()
 
 
 @pytest.fixture
@@ -150,13 +191,13 @@ def opened():
             tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
             tab.on("pageerror", lambda error: problems.append(str(error)))
             tab.on("request", lambda request: requests.append(request.url))
-            tab.goto(path.as_uri())
+            tab.goto(path if isinstance(path, str) else path.as_uri())
             return tab
 
         yield opened
         browser.close()
     assert problems == []
-    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:", "http://127.0.0.1:"))] == []
 
 
 def unreadable(tab) -> list[str]:
@@ -177,6 +218,7 @@ def test_in_a_browser(tmp_path, opened):
     assert tab.locator("#step").inner_text() == "1"
     tab.locator("details summary").first.focus()
     tab.keyboard.press("Enter")
+    tab.wait_for_selector("td.text")
     assert tab.locator("details").first.locator("tr").count() == 3
     shown = tab.locator("td.text div").first.inner_text()
     assert shown.startswith("</script><script>document.title")
@@ -211,6 +253,22 @@ def test_everybody_can_read_it(tmp_path, opened, scheme, seeds):
         tab.wait_for_selector("td.text")
         assert unreadable(tab) == []
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+@pytest.mark.browser
+def test_a_run_under_way_is_followed(tmp_path, opened):
+    """The page goes on with the run, but not under the eyes of who reads a group; elsewhere nobody can read it."""
+    folder = make_run(tmp_path / "run")
+    with followed(folder) as address:
+        tab = opened(address)
+        tab.wait_for_selector("details")
+        RunRecord(str(folder)).log_metrics({"train/reward": 7.0}, 4)
+        tab.wait_for_function("data.runs[0].curves['train/reward'][1].at(-1) === 7")
+        tab.wait_for_selector("details")
+        tab.locator("details summary").first.click()
+        RunRecord(str(folder)).log_metrics({"train/reward": 8.0}, 5)
+        tab.locator("#newer").click()
+        tab.wait_for_function("data.runs[0].curves['train/reward'][1].at(-1) === 8")
 
 
 @pytest.mark.browser

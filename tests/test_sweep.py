@@ -199,7 +199,12 @@ def test_one_ctrl_c_ends_the_run_and_the_sweep(tmp_path):
     sweep = ["src/sweep.py", *SWEEP, "steps=500", "rollout.engine=hf", f"paths.runs={tmp_path}"]
     small = ["rollout.prompts_per_step=2", "rollout.group_size=2", "data.held_out.size=2", "callbacks.progress.every=1"]
     process = warm.popen()(
-        [sys.executable, *sweep, *small], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, *sweep, *small],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     next(line for line in process.stdout if "step 2/500" in line)
     os.killpg(process.pid, signal.SIGINT)

@@ -2,9 +2,11 @@
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from oblr.errors import SettingError
+from oblr.report.live import HOST, server
 from oblr.report.page import write_report
 from oblr.report.runs import find_runs
 
@@ -13,10 +15,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or of sweeps")
     parser.add_argument("--into", type=Path, help="where report.html is written; by default beside what it is of")
-    arguments = parser.parse_args()
-    missing = [folder for folder in arguments.runs if not folder.is_dir()]
+    parser.add_argument("--follow", action="store_true", help="show the page on this machine alone, as the runs go on")
+    parser.add_argument("--port", type=int, default=6007, help="where --follow shows it")
+    asked = parser.parse_args()
+    missing = [folder for folder in asked.runs if not folder.is_dir()]
     if missing:
         raise SettingError("runs", f"{missing[0]} is no folder", "name folders of runs")
-    folder = arguments.into or Path(os.path.commonpath([folder.resolve() for folder in arguments.runs]))
+    if asked.follow:
+        return follow(asked.runs, asked.port)
+    folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"report      {write_report(folder, find_runs(arguments.runs))}")
+    print(f"report      {write_report(folder, find_runs(asked.runs))}")
+
+
+def follow(runs: list[Path], port: int) -> None:
+    """Until Ctrl-C."""
+    try:
+        serving = server(runs, port)
+    except (OSError, OverflowError) as error:
+        raise SettingError(
+            "--port", f"{port} cannot be had ({error})", "give another one, as in --port=6008"
+        ) from error
+    with serving, suppress(KeyboardInterrupt):
+        print(
+            f"report      http://{HOST}:{serving.server_address[1]}/   # Ctrl-C ends it",
+            flush=True,
+        )
+        serving.serve_forever()

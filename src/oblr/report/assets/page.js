@@ -253,3 +253,18 @@ by("before").setAttribute("aria-label", "step before");
 by("after").setAttribute("aria-label", "step after");
 by("run").addEventListener("change", () => open(0));
 open(kept()[0] ?? 0);
+
+// --- runs under way -----------------------------------------------------------------------------------------------
+
+// Of a page that is served, the stamp changes when a run goes on. Nobody is interrupted who reads a group.
+async function look(stamp) {
+  const answer = await fetch("/", { method: "HEAD" }).catch(() => null);
+  const now = answer && answer.headers.get("ETag");
+  if (stamp && now && now !== stamp) {
+    if (!document.querySelector("details[open]")) return location.reload();
+    by("newer").hidden = false;
+  }
+  setTimeout(look, 3000, stamp || now);
+}
+by("newer").addEventListener("click", () => location.reload());
+if (location.protocol === "http:") look();
