@@ -188,7 +188,6 @@ TWO = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
     ("engine", "name", "ranks"),
     [
         ("hf", "ForgetfulHF", ()),
-        ("vllm", "ForgetfulVLLM", ()),
         ("vllm", "ForgetfulVLLM", (*TWO, "rollout.engines.vllm.tensor_parallel_size=2")),
         ("hf", "ForgetfulRank", TWO),
     ],
@@ -212,11 +211,10 @@ def test_a_rank_whose_engine_computes_something_else_is_found_out(train, monkeyp
     assert re.search(r"stale: after sync 1 .*mean .* 0\.005 nats, more than policy\.logprob_gap_mean=0\.001", line)
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
-def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path, engine):
+def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path):
     folder = tmp_path / "run"
     command = [
-        *(sys.executable, "src/train.py", "experiment=pocket", f"rollout.engine={engine}", "steps=500"),
+        *(sys.executable, "src/train.py", "experiment=pocket", "rollout.engine=vllm", "steps=500"),
         *(
             "rollout.prompts_per_step=4",
             "data.held_out.size=8",
@@ -250,11 +248,11 @@ def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path, engine):
 
 def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
     two = ["trainer.accelerator=cpu", "trainer.devices=2"]
-    parts = [["trainer=fsdp", *two], ["trainer=single"], ["trainer=ddp", *two], ["trainer=fsdp", *two]]
+    parts = [["trainer=fsdp", *two], ["trainer=single"], ["trainer=ddp", *two]]
     for done, trainer in enumerate(parts, 1):
         resume = ["ckpt_path=last"] if done > 1 else []
         result = train(f"steps={done}", *trainer, *resume, "optimizer=adamw", "schedule.eta0=1e-3")
         assert result.returncode == 0, result.stderr
     curves = read_curves(tmp_path / "run")
-    assert curves["train/lr"][0] == [0, 1, 2, 3]
+    assert curves["train/lr"][0] == [0, 1, 2]
     assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3
