@@ -44,7 +44,12 @@ class GradStats(Observer):
             return
         norms, lengths = square_norms[known].sqrt(), report.lengths[known].double()
         if writer := tensorboard(trainer):
-            writer.add_histogram("gradnorm/per_sample", norms.flatten(), trainer.current_epoch)
+            for name, values in (
+                ("gradnorm/per_sample", norms),
+                ("train/advantages", report.advantages[known]),
+                ("train/ratios", report.ratios[known]),
+            ):
+                writer.add_histogram(name, values.flatten(), trainer.current_epoch)
         policy.log_dict(
             {
                 "gradnorm/mean": norms.mean(),

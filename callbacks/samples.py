@@ -1,21 +1,29 @@
 """A few rollouts to read, at every so many steps."""
 
+import html
+import unicodedata
+
 from lightning import Trainer
 
 from callbacks.observer import Observer, tensorboard
 from oblr.policy.step import PolicyModule
 from oblr.types import StepReport
 
+#: Characters of a prompt or response that a table shows.
+LONGEST = 2000
+
 
 class SampleTable(Observer):
-    """Writes the first group (a live one if there is any) as a table: prompt, response, reward, advantage, weight.
+    """Writes a table of this rank's responses: prompt, response, reward, advantage, weight.
+
+    First those of the highest advantage, then those of the lowest, then those that make up most of the update.
 
     Args:
         every: steps between tables.
-        rows: responses shown.
+        rows: responses of each kind.
     """
 
-    def __init__(self, every: int = 10, rows: int = 8):
+    def __init__(self, every: int = 10, rows: int = 3):
         self.every, self.rows = every, rows
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
@@ -25,16 +33,25 @@ class SampleTable(Observer):
 
 
 def sample_table(report: StepReport, rows: int) -> str:
-    """Markdown table of one group."""
-    q = report.first + int(report.live[report.first :][: report.batch.n_groups].int().argmax())
-    lines = ["| prompt | response | reward | advantage | weight |", "|---|---|---|---|---|"]
-    for i, rollout in enumerate(report.batch.group(q - report.first)[:rows]):
-        lines.append(
-            f"| {_cell(rollout.problem.prompt)} | {_cell(rollout.text)} | {rollout.reward:g} "
-            f"| {report.advantages[q, i]:+.3f} | {report.weights[q, i]:.3g} |"
-        )
+    """Markdown table of ``rows`` responses of each kind."""
+    own = slice(report.first, report.first + report.batch.n_groups)
+    advantages, weights = report.advantages[own].flatten(), report.weights[own].flatten()
+    kinds = {"best": advantages, "worst": -advantages, "largest share": advantages.abs() * weights.sqrt()}
+    lines = ["| | prompt | response | reward | advantage | weight |", "|---|---|---|---|---|---|"]
+    for kind, values in kinds.items():
+        for i in values.nan_to_num().argsort(descending=True, stable=True)[:rows].tolist():
+            rollout = report.batch.rollouts[i]
+            lines.append(
+                f"| {kind} | {_cell(rollout.problem.prompt)} | {_cell(rollout.text)} | {rollout.reward:g} "
+                f"| {advantages[i]:+.3f} | {weights[i]:.3g} |"
+            )
     return "\n".join(lines)
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "<br>")
+    """As text: neither markup nor a mark that turns its direction does anything, and it stays in its cell."""
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
+    plain = "".join(
+        f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cf", "Cc") and c not in "\n\t" else c for c in shown
+    )
+    return html.escape(plain, quote=False).replace("|", "\\|").replace("\n", "<br>")

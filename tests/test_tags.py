@@ -321,24 +321,33 @@ def test_the_summary_has_first_and_last_values():
     assert ["learning rate", "0.01", "0.003"] in rows
 
 
-def test_a_response_stays_in_its_cell():
+def table_of(report, rows):
+    lines = sample_table(report, rows).splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_a_response_is_text_and_stays_in_its_cell():
+    """Neither markup, nor a mark that turns lines round, nor a million characters."""
     report = make_report()
-    report.batch.rollouts[0] = replace(report.batch.rollouts[0], text="so |x| =\n2")
-    (_, _, row, _) = sample_table(report, rows=8).splitlines()
-    assert "| so \\|x\\| =<br>2 | 1 |" in row
+    hostile = "so |x| =\n2 <script>alert(1)</script> \u202e" + "x" * 10**6
+    report.batch.rollouts[0] = replace(report.batch.rollouts[0], text=hostile)
+    best, *_ = table_of(report, rows=1)
+    assert best[2].startswith("so \\|x\\| =<br>2 &lt;script&gt;alert(1)&lt;/script&gt; \\u202exxx")
+    assert best[2].endswith(f"x… ({len(hostile)} characters)")
+    assert len(best[2]) < 2100
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_samples_are_those_of_the_first_live_group_of_this_rank(first):
-    report = make_report(first, live=torch.tensor([first == 1, first == 0, first == 1]))
-    q = 1 if first == 0 else 2
-    rows = sample_table(report, rows=8).splitlines()[2:]
-    shown = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    rollouts = report.batch.group(q - first)
-    assert [row[2] for row in shown] == [f"{rollout.reward:g}" for rollout in rollouts]
-    assert [row[3] for row in shown] == [f"{advantage:+.3f}" for advantage in report.advantages[q]]
-    assert [row[4] for row in shown] == [f"{weight:.3g}" for weight in report.weights[q]]
-    assert len(sample_table(report, rows=1).splitlines()) == 3
+def test_samples_are_the_best_the_worst_and_those_of_most_of_the_update(first):
+    report = make_report(first)
+    shown = table_of(report, rows=2)
+    assert [row[0] for row in shown] == ["best", "best", "worst", "worst", "largest share", "largest share"]
+    expected = ["+1.000", "+0.500", "-1.000", "-0.500", "-1.000", "+1.000"]
+    of_second_rank = ["+0.500", "+0.000", "-0.500", "+0.000", "-0.500", "+0.500"]
+    assert [row[4] for row in shown] == (of_second_rank if first else expected)
+    best, *_ = table_of(report, rows=1)
+    i = 1 if first else 0
+    assert best[2:] == [report.batch.rollouts[i].text, "1", best[4], f"{report.weights[first, i]:.3g}"]
 
 
 def test_histograms_are_of_norms_not_of_their_squares(tmp_path, monkeypatch):
@@ -346,4 +355,8 @@ def test_histograms_are_of_norms_not_of_their_squares(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "add_histogram", lambda tag, values, step: seen.append((tag, values.tolist(), step)))
     monkeypatch.setattr("callbacks.grad_stats.tensorboard", lambda trainer: writer)
     logged(GradStats(), make_report(), step=4)
-    assert seen == [("gradnorm/per_sample", [2, 4, 3, 1], 4)]
+    assert seen == [
+        ("gradnorm/per_sample", [2, 4, 3, 1], 4),
+        ("train/advantages", [1.0, -1, -0.5, 0.5], 4),
+        ("train/ratios", [1.0, 2, 1, 1], 4),
+    ]

@@ -56,7 +56,7 @@ CLASSES: dict[str, Section] = {
     "callbacks.monitors.OwnSampleDependence": section(every=EVERY),
     "callbacks.progress.LiveProgress": section(every=EVERY),
     "callbacks.samples.SampleTable": section(
-        every=EVERY, rows=(Annotated[int, Ge(1), Le(10_000)], "responses that are shown")
+        every=EVERY, rows=(Annotated[int, Ge(1), Le(10_000)], "responses of each kind that are shown")
     ),
     "callbacks.scoring.ScoringFailures": section(),
     "callbacks.second_moments.SecondMoments": section(
