@@ -1,0 +1,57 @@
+"""What watching costs: the share of a step that all observers and loggers take, rollouts kept.
+
+    make smollm2
+    python benchmarks/observers.py [--quick]
+
+Each hook of a callback and each call of a logger is timed inside real runs, ``experiment=pocket`` and
+``experiment=smollm2_cpu``. A step is what lies between the starts of two. Left out are callbacks that evaluate or save,
+which work and do not watch. Norms are the step's own here: a baseline that does without them would have them measured
+for the curves, every so many steps.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from report import ROOT, Figure, median_ratio, write
+
+#: Experiment → most that observers may take of a step, and how many steps are taken.
+EXPERIMENTS = {"pocket": (0.02, 40), "smollm2_cpu": (0.005, 10)}
+
+
+def measured(experiment: str, steps: int) -> list[dict[str, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report")
+        command = [
+            *(sys.executable, "src/train.py", f"experiment={experiment}", f"steps={steps}"),
+            *(f"paths.output_dir={folder}/run", "~callbacks.evaluation"),
+            f"+callbacks.cost={{_target_: hooks.Cost, report: {report}}}",
+        ]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")}
+        subprocess.run(command, cwd=ROOT, check=True, env=environment)
+        return json.loads(report.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few steps of the first experiment")
+    quick = parser.parse_args().quick
+    figures: list[Figure] = []
+    for experiment, (bound, steps) in list(EXPERIMENTS.items())[: 1 if quick else None]:
+        found = measured(experiment, 4 if quick else steps)
+        shares = [sum(step.values()) / step["step"] - 1 for step in found]
+        figures.append(median_ratio(f"{experiment}: all observers and loggers, of a step", shares, "", most=bound))
+        whole = sum(step["step"] for step in found)
+        names = dict.fromkeys(name for step in found for name in step if name != "step")
+        parts = {name: sum(step.get(name, 0.0) for step in found) / whole for name in names}
+        for name, share in sorted(parts.items(), key=lambda part: -part[1])[:6]:
+            figures.append(Figure(f"{experiment}: {name}, of all steps", share, ""))
+    write("observers-quick" if quick else "observers", figures)
+
+
+if __name__ == "__main__":
+    main()
