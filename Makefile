@@ -97,7 +97,7 @@ gpu: $(STAMP)
 
 test-browser: $(STAMP)
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
-	$(PY) -m pytest -m browser -n 0 tests/test_report.py $(ARGS)
+	$(PY) -m pytest -m browser -n 0 tests/test_report.py tests/test_dashboard.py $(ARGS)
 
 install: $(STAMP)
 

@@ -36,6 +36,7 @@ def check(result, setting, *words):
         (["rollout.grop_size=4"], "", ["grop_size"]),
         (["rollout.group_size=1"], "rollout.group_size", ["leave-one-out"]),
         (["rollout.prompts_per_step=1"], "rollout.prompts_per_step", ["noise"]),
+        (["trainer=[nan]"], "trainer", ["there is no trainer/[nan] (use some of ddp, fsdp, single)"]),
         (["trainer=fsdp", "trainer.devices=3"], "rollout.prompts_per_step", ["4 prompts", "3 devices"]),
         (["rollout.max_new_tokens=125"], "rollout.max_model_len", ["exceeds 128"]),
         (["rollout.max_model_len=1000"], "rollout.max_model_len", ["context of 256"]),

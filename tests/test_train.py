@@ -89,11 +89,11 @@ def test_tensorboard_has_every_number_and_what_it_means(demo):
     tags = events.GetAccumulator("run").Tags()
     assert {"gradnorm/per_sample", "rollout/samples/text_summary"} < set(tags["tensors"])
     (config,) = events.Tensors("run", "custom_scalars__config__")
-    (category,) = Layout.FromString(config.tensor_proto.string_val[0]).category
-    assert [chart.title for chart in category.chart] == list(FIRST)
+    layout = Layout.FromString(config.tensor_proto.string_val[0])
+    assert [chart.title for category in layout.category for chart in category.chart] == list(FIRST)
     for patterns in FIRST.values():
         assert all(any(re.fullmatch(pattern, tag) for tag in curves) for pattern in patterns)
-    assert category.chart[1].margin.series[0].upper == "eval/sampled_high"
+    assert layout.category[0].chart[1].margin.series[0].upper == "eval/sampled_high"
     started = events.SummaryMetadata("run", "_hparams_/session_start_info").plugin_data.content
     parameters = HParamsPluginData.FromString(started).session_start_info.hparams
     assert parameters["baseline"].string_value == "GradientWeightedBaseline"

@@ -134,7 +134,7 @@ def one_line_errors() -> Iterator[None]:
     """Print what the user can fix in one line and exit with status 2."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, RunError, OSError, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
         line = _one_line(error)
         if line is None:
             raise
@@ -155,7 +155,7 @@ def _one_line(error: BaseException) -> str | None:
             return f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_option(error.missing_cfg_file)
-    if isinstance(error, ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
+    if isinstance(error, ValueError | TypeError) and not isinstance(error, HydraException | OmegaConfBaseException):
         return _no_file(str(error)) if _raiser(error) == "hydra" else None
     if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing configuration is both
         return None
@@ -171,10 +171,11 @@ def _no_option(file: str) -> str:
 
 
 def _no_file(problem: str) -> str:
-    """What Hydra says of a value that the name of a file cannot be; it does not say which group's."""
+    """What Hydra says of a value that names of files cannot be; it does not say which group's."""
     for argument in sys.argv[1:]:
         group, _, value = argument.partition("=")
-        if (ROOT / "conf" / group).is_dir() and not (ROOT / "conf" / group / f"{value}.yaml").is_file():
+        folder = ROOT / "conf" / group
+        if folder.is_dir() and not all((folder / f"{name}.yaml").is_file() for name in value.strip("[]").split(",")):
             return _no_option(f"{group}/{value}")
     return problem
 
