@@ -27,6 +27,7 @@ from oblr.checks import (
     find_checkpoint,
     trained,
 )
+from oblr.commands.changed import changed, changes_table
 from oblr.commands.launch import ROOT, RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
 from oblr.policy.model import load_tokenizer
@@ -73,6 +74,7 @@ def main(cfg: DictConfig) -> None:
         L.seed_everything(cfg.seed)
         if first:
             write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            rich.print(changes_table(changed(cfg, "train")))
             for note in datamodule.notes:
                 rich.print(escape(note))
         trainer = build_trainer(cfg)
