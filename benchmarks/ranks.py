@@ -29,6 +29,7 @@ from report import ROOT, Figure, at_most, write
 from training import composed
 
 from callbacks.observer import Observer
+from oblr.data.ends import end_tokens
 from oblr.policy.model import load_model, load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
@@ -100,7 +101,10 @@ def work(trainer: str, engine: str, model: str, folder: Path) -> None:
         ]
     )
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
-    data = hydra.utils.instantiate(cfg.rollout, tokenizer=load_tokenizer(model), _convert_="all")
+    tokenizer = load_tokenizer(model)
+    data = hydra.utils.instantiate(
+        cfg.rollout, tokenizer=tokenizer, end_ids=end_tokens(model, tokenizer), _convert_="all"
+    )
     data.weights, data.clock, data.policy, data.replay = policy.weights, policy.clock, policy, Replay(folder)
     run = hydra.utils.instantiate(cfg.trainer, callbacks=[data.replay], logger=False, enable_checkpointing=False)
     run.fit(policy, datamodule=data)

@@ -134,7 +134,7 @@ def train_with_trl(like: Path) -> None:
 
     cfg = OmegaConf.load(like / "config.yaml")
     tokenizer = AutoTokenizer.from_pretrained(cfg.policy.path, padding_side="left")
-    data = instantiate(cfg.rollout, tokenizer=tokenizer, _convert_="all")
+    data = instantiate(cfg.rollout, tokenizer=tokenizer, end_ids=[tokenizer.eos_token_id], _convert_="all")
     problems = [problem for _ in range(cfg.steps) for problem in data.next_problems()]
     found: dict[str, list[float]] = {name: [] for name in ("sampled", "ends", "lengths", "rewards", "live")}
 

@@ -24,6 +24,7 @@ from callbacks.observer import rollout_data
 from oblr.baselines.base import Groups
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.commands.launch import register_resolvers
+from oblr.data.ends import end_tokens
 from oblr.policy.model import load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.rollout.engine import Engine
@@ -167,7 +168,9 @@ def train(overrides: Sequence[str], every: int = 10, samples: int = 2, experimen
         cfg = composed([*overrides, f"paths.output_dir={folder}"], experiment)
         with quiet_terminal(folder / "log"):
             policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
-            data = hydra.utils.instantiate(cfg.rollout, tokenizer=load_tokenizer(cfg.policy.path), _convert_="all")
+            tokenizer = load_tokenizer(cfg.policy.path)
+            told = {"tokenizer": tokenizer, "end_ids": end_tokens(cfg.policy.path, tokenizer)}
+            data = hydra.utils.instantiate(cfg.rollout, **told, _convert_="all")
             data.engine, data.weights, data.clock = engine(experiment), policy.weights, policy.clock
             data.greedy = policy.baseline.needs_greedy
             L.seed_everything(cfg.seed)

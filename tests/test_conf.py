@@ -25,7 +25,7 @@ GROUPS = sorted(
 )
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 #: given by train.py
-SUPPLIED = {"oblr.rollout.datamodule.RolloutDataModule": {"tokenizer"}}
+SUPPLIED = {"oblr.rollout.datamodule.RolloutDataModule": {"tokenizer", "end_ids"}}
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -19,12 +19,22 @@ from oblr.problem import Completion, Problem
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an engine samples: ``n`` responses per prompt; ``temperature`` 0 is greedy; ``end_ids`` end a response."""
+    """How an engine samples: ``n`` responses per prompt; ``temperature`` 0 is greedy; ``end_ids`` end a response.
+
+    The others leave tokens out, for evaluation alone: log-probabilities are then no longer those of what was sampled
+    from. ``top_p`` keeps the likeliest tokens that together have this probability, ``top_k`` so many of them (0: all),
+    ``min_p`` those that have this share of the likeliest one's probability. Before a string of ``stop`` a response ends
+    as well: who asked for it cuts it there (:func:`oblr.data.ends.stopped`).
+    """
 
     n: int
     temperature: float
     max_new_tokens: int
     end_ids: tuple[int, ...]
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def make(**changes):
         "held_out": chain_sums(100, seed=2),
         "reward": ReasoningGymReward(AnswerFormat()),
         "tokenizer": load_tokenizer(str(POCKET)),
+        "end_ids": [0],
         "prompts_per_step": 500,
         "group_size": 2,
         "temperature": 1.0,

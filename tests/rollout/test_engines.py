@@ -2,6 +2,7 @@
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,6 +96,22 @@ def test_logprobs_are_the_policys_before_and_after_every_sync(setting, problems,
         engine.sync(scorer.weights(), version)
         assert engine.weight_version == version
         assert largest_gap(scorer, engine, problems, tokenizer, temperature) < 1e-3
+
+
+@pytest.mark.parametrize("kept", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
+def test_of_the_likeliest_token_alone_a_sample_is_greedy(setting, problems, kept):
+    engine, folder = setting
+    tokenizer = load_tokenizer(folder)
+    engine.sync(TokenScorer(load_model(folder, "float32"), 1.0).weights(), 9)
+    prompts = [tokenizer.encode(p.prompt) for p in problems]
+
+    def sampled(temperature, **changes):
+        asked = replace(sampling(tokenizer, n=1, temperature=temperature), **changes)
+        return [group[0].token_ids for group in engine.generate(prompts, asked, seeds_of(prompts, 1))]
+
+    greedy = sampled(0.0)
+    assert sampled(1.0) != greedy
+    assert sampled(1.0, **kept) == greedy
 
 
 def test_completions(setting, problems):

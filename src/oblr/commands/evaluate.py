@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from oblr.checks import check_engine, check_folder
 from oblr.commands.launch import ROOT
 from oblr.commands.rescore import rescore
+from oblr.data.ends import end_tokens
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, longest
 from oblr.evaluation.measures import groups
@@ -104,12 +105,15 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
     cfg.model, cfg.paths.output_dir = model, str(folder)
     config, tokenizer = load_config(model, "model"), load_tokenizer(model, "model")
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
+    ends = list(end_tokens(model, tokenizer))
     common = {
         "model": model,
         "weights": weights_digest(model, config),
         "engine": cfg.rollout.engine,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        **{name: cfg[name] for name in ("dtype", "temperature", "samples", "seed", "chunk")},
+        **{name: cfg[name] for name in ("dtype", "temperature", "samples", "seed", "chunk", "top_p", "top_k", "min_p")},
+        "stop": list(cfg.stop),
+        "end_tokens": ends,
         "revision": revision(ROOT),
         "versions": versions(),
     }
@@ -125,7 +129,16 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
             "digest": digest(problems),
             "reward": OmegaConf.to_container(cfg.benchmarks[name].reward, resolve=True),
         }
-        sampling = Sampling(cfg.samples, cfg.temperature, benchmark.max_new_tokens, (tokenizer.eos_token_id,))
+        sampling = Sampling(
+            cfg.samples,
+            cfg.temperature,
+            benchmark.max_new_tokens,
+            tuple(ends),
+            cfg.top_p,
+            cfg.top_k,
+            cfg.min_p,
+            tuple(cfg.stop),
+        )
         tasks.append(Task(name, benchmark, problems, sampling, settings, columns[name]))
     context = getattr(config, "max_position_embeddings", None)
     cfg.rollout.max_model_len = max(

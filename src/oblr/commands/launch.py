@@ -7,6 +7,7 @@ import copy
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from oblr.errors import REMEDIES, RunError, SettingError
 from oblr.run.manifest import by_age
 from oblr.run.moved import renewed
 from oblr.run.terminal import print_error, print_warning
-from oblr.settings.check import check_settings, leaves
+from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -161,7 +162,9 @@ def _one_line(error: BaseException) -> str | None:
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
-    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    known = re.match(r"Could not override '([\w.]+)'", said)
+    return f"{known[1]}: {DISTORTING[known[1]]}" if known and known[1] in DISTORTING else said
 
 
 def _no_option(file: str) -> str:

@@ -30,6 +30,7 @@ from oblr.checks import (
 from oblr.commands.changed import changed, changes_table
 from oblr.commands.launch import ROOT, RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
+from oblr.data.ends import end_tokens
 from oblr.policy.model import load_tokenizer
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
@@ -55,7 +56,8 @@ def main(cfg: DictConfig) -> None:
     tokenizer = load_tokenizer(cfg.policy.path)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
-    datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, _convert_="all")
+    end_ids = end_tokens(cfg.policy.path, tokenizer)
+    datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, end_ids=end_ids, _convert_="all")
     check_batch(
         policy.baseline,
         policy.schedule,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from oblr.data.ends import stopped
 from oblr.data.prompts import encode
 from oblr.errors import SettingError
 from oblr.rewards.base import Reward
@@ -141,9 +142,8 @@ def attempt(
     """Sample and score ``sampling.n`` responses to each of these problems of the benchmark."""
     prompts = [encode(tokenizer, problem.prompt) for problem in problems]
     groups = generate(prompts, sampling, [problem_seed(seed, problem.id) for problem in problems])
-    completions = [completion for group in groups for completion in group]
-    texts = [str(tokenizer.decode(completion.token_ids, skip_special_tokens=True)) for completion in completions]
-    return judge(benchmark, problems, texts, completions)
+    ended = [stopped(tokenizer, completion, sampling.stop) for group in groups for completion in group]
+    return judge(benchmark, problems, [text for _, text in ended], [completion for completion, _ in ended])
 
 
 def judge(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from oblr.data.ends import stopped
 from oblr.data.prompts import encode
 from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.rewards.base import Reward, try_out
@@ -70,12 +71,14 @@ class RolloutDataModule(L.LightningDataModule):
         held_out: ProblemSource,
         reward: Reward,
         tokenizer: PreTrainedTokenizerBase,
+        end_ids: Sequence[int],
         prompts_per_step: int,
         group_size: int,
         temperature: float,
         max_new_tokens: int,
         max_model_len: int,
         seed: int,
+        stop: Sequence[str] = (),
         sync_timeout: float = 600.0,
         restarts: int = 3,
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
@@ -98,7 +101,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.held_out_prompts = {problem.prompt for problem in self.held_out}
         self.notes = [note for source in (train, held_out) for note in getattr(source, "notes", ())]
         self.prompts_per_step = prompts_per_step
-        self.sampling = Sampling(group_size, temperature, max_new_tokens, (tokenizer.eos_token_id,))
+        self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
         self.max_model_len, self.seed = max_model_len, seed
         self.position = 0  # of the next training problem
         self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
@@ -161,7 +164,7 @@ class RolloutDataModule(L.LightningDataModule):
         prompts = [self.encode(problem) for problem in problems]
         groups = self.generate(prompts, sampling, seeds)
         rows = [
-            (problem, prompt, completion, str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
+            (problem, prompt, *stopped(self.tokenizer, completion, sampling.stop))
             for problem, prompt, group in zip(problems, prompts, groups, strict=True)
             for completion in group
         ]

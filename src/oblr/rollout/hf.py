@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from oblr.policy.model import load_model
 from oblr.rollout.engine import check_fresh
@@ -64,7 +72,7 @@ class HFEngine:
         input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
         greedy = sampling.temperature == 0
-        draw = [] if greedy else [_Draw(seeds, sampling.temperature, device)]
+        draw = [] if greedy else [*_filters(sampling), _Draw(seeds, device)]
         settings = GenerationConfig(
             do_sample=False,  # the largest score is drawn, not the token
             max_new_tokens=sampling.max_new_tokens,
@@ -99,15 +107,24 @@ class HFEngine:
 class _Draw(LogitsProcessor):
     """Makes the largest score a sample of the softmax, by Gumbel noise from a generator of each row's own."""
 
-    def __init__(self, seeds: Sequence[int], temperature: float, device: torch.device):
+    def __init__(self, seeds: Sequence[int], device: torch.device):
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        self.temperature = temperature
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         noise = torch.stack(
             [torch.empty_like(row).exponential_(generator=g) for row, g in zip(scores, self.generators, strict=True)]
         )
-        return scores / self.temperature - noise.log()
+        return scores - noise.log()
+
+
+def _filters(sampling: Sampling) -> list[LogitsProcessor]:
+    """Temperature, and what leaves tokens out: by their rank, then by probability, as vLLM does."""
+    return [
+        TemperatureLogitsWarper(float(sampling.temperature)),
+        *([MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []),
+        *([TopKLogitsWarper(sampling.top_k)] if sampling.top_k > 0 else []),
+        *([TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []),
+    ]
 
 
 def _cut(ids: list[int], logprobs: list[float], end_ids: tuple[int, ...]) -> Completion:

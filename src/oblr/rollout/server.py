@@ -259,6 +259,9 @@ class ServerEngine:
                 "n": sampling.n,
                 "temperature": sampling.temperature,
                 "max_tokens": sampling.max_new_tokens,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k,
+                "min_p": sampling.min_p,
                 "stop_token_ids": sampling.end_ids,
                 "ignore_eos": True,  # they are among the former
                 "logprobs": 0,

@@ -25,6 +25,11 @@ CLASSES: dict[str, Section] = {
 }
 OURS = ("oblr.", "callbacks.")
 SECTIONS = dict | Part | Parts
+#: What evaluation takes and training does not, with the reason.
+DISTORTING = {
+    f"rollout.{name}": "log-probabilities would not be those of the distribution that responses are sampled from"
+    for name in ("top_p", "top_k", "min_p")
+}
 #: A setting's path, kind and value.
 Found = tuple[str, Any, Any]
 
@@ -95,6 +100,8 @@ def _in_section(schema: Section, section: Any, path: str, referred: set[str]) ->
             yield from _in(schema[name].kind, value, own, referred)
         elif "*" in schema and isinstance(value, Mapping):
             yield from _in(schema["*"].kind, value, own, referred)
+        elif own in DISTORTING:
+            raise SettingError(own, DISTORTING[own], "use rollout.temperature; src/eval.py takes it")
         elif name not in referred and not re.fullmatch("_[a-z]+_", name):
             near = get_close_matches(name, [known for known in schema if known != "*"], 1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else f"there are {', '.join(schema) or 'none'}"

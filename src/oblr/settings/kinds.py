@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
+from annotated_types import BaseMetadata, Ge, Gt, Le, Lt, MinLen
 
 #: Numbers beyond these are slips of the finger, and overflow somewhere.
 MOST, LARGEST = 2**31 - 1, 1e9
@@ -25,6 +25,8 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 Temperature = Annotated[float, Ge(0.01), Le(100)]
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Text = str | None
+#: strings that there may be none of, but none of them empty
+Words = list[Annotated[str, MinLen(1)]]
 Precision = Literal["float32", "bfloat16"]
 
 

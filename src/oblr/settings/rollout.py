@@ -15,6 +15,7 @@ from oblr.settings.kinds import (
     Seed,
     Temperature,
     Text,
+    Words,
     section,
 )
 
@@ -45,6 +46,7 @@ CLASSES: dict[str, Section] = {
         max_new_tokens=(Count, "longest response, tokens"),
         max_model_len=(Count, "longest prompt plus response, tokens"),
         seed=(Seed, "of the sampling"),
+        stop=(Words, "strings before which a response ends, beside its end tokens"),
         sync_timeout=(Positive, "longest that new weights may take to the engine, seconds"),
         restarts=(Natural, "how often an engine that dies in a step is started again"),
     ),

@@ -18,7 +18,9 @@ from oblr.settings.kinds import (
     Rate,
     Section,
     Seed,
+    Share,
     Text,
+    Words,
     section,
 )
 
@@ -100,6 +102,10 @@ EVAL: Section = section(
     samples=(Few, "responses to each problem"),
     k=(list[Few], "tries of pass@k and maj@k"),
     temperature=(Annotated[float, Ge(0), Le(100)], "that responses are sampled at; 0: greedy"),
+    top_p=(PositiveShare, "the likeliest tokens that together have this probability are sampled from"),
+    top_k=(Natural, "so many of the likeliest tokens are; 0: all"),
+    min_p=(Share, "tokens that have this share of the likeliest one's probability are"),
+    stop=(Words, "strings before which a response ends, beside its end tokens"),
     limit=(Count | None, "of each benchmark, the first so many problems; null: all"),
     chunk=(Count, "problems between two writes to the disk"),
     seed=(Seed, "of the sampling"),

@@ -1,0 +1,96 @@
+"""Where a response ends."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from conftest import POCKET
+from transformers import AutoTokenizer
+
+from oblr.data.ends import end_tokens, stopped
+from oblr.types import Completion
+
+#: As chat models have it: beginning, what was said, end.
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A chat model's files without its weights. 0 ends a text; 61 and 62 open and close a turn; 63 is <|eom|>."""
+    tokenizer = AutoTokenizer.from_pretrained(POCKET)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|eom|>"]})
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    return tmp_path
+
+
+def ends(folder, template=None):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    return tokenizer.convert_ids_to_tokens(end_tokens(str(folder), tokenizer))
+
+
+def test_the_tokenizers_end_of_text_comes_first_and_may_be_alone(folder):
+    """A Llama's class says 2, which no file does."""
+    assert ends(folder) == ["<|endoftext|>"]
+
+
+def test_all_that_the_files_name_are_ends(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    closing, message = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|eom|>"])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [message, 0]}))
+    assert ends(folder) == ["<|endoftext|>", "<|eom|>"]
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": closing}))
+    assert ends(folder) == ["<|endoftext|>", "<|im_end|>", "<|eom|>"]
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "text_config": {"eos_token_id": closing}}))
+    assert ends(folder) == ["<|endoftext|>", "<|im_end|>", "<|eom|>"]
+
+
+def test_a_turn_of_the_chat_template_ends_with_one(folder):
+    assert ends(folder, TEMPLATE) == ["<|endoftext|>", "<|im_end|>"]
+    assert ends(folder, TEMPLATE.replace("}<|im_end|>", "} <|eom|>")) == ["<|endoftext|>", "<|eom|>"]
+
+
+@pytest.mark.parametrize(
+    "template", ["{% for m in messages %}{{ m.content }}\n{% endfor %}", "{{ raise_exception('no turns') }}"]
+)
+def test_a_template_that_closes_with_words_or_not_at_all_adds_none(folder, template):
+    assert ends(folder, template) == ["<|endoftext|>"]
+
+
+@pytest.mark.parametrize("token", [2, 5, -1, 10**6])
+def test_ids_of_another_tokenizer_are_no_ends(folder, token):
+    """What is an ordinary token here would cut responses in their middle."""
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": token}))
+    assert ends(folder) == ["<|endoftext|>"]
+
+
+LETTERS = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(chr(i) for i in ids if i))
+
+
+def letters(text, finished=False):
+    return Completion([ord(c) for c in text], [-float(i) for i in range(len(text))], finished)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "kept", "before"),
+    [
+        ("one\n\ntwo", ["\n\n"], "one\n\n", "one"),
+        ("one\n\ntwo", ["two", "\n\n"], "one\n\n", "one"),
+        ("a stop", ["stop"], "a stop", "a "),
+        ("stop", ["s", "st"], "s", ""),
+        ("abab", ["ba", "ab"], "ab", ""),
+    ],
+)
+def test_a_response_ends_with_the_token_that_completes_a_stop_string(text, stop, kept, before):
+    whole = letters(text)
+    completion, shown = stopped(LETTERS, whole, stop)
+    assert shown == before
+    assert completion == Completion(whole.token_ids[: len(kept)], whole.logprobs[: len(kept)], True)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("stop", [[], ["x"]])
+def test_a_response_without_a_stop_string_stays_as_it_is(stop, finished):
+    whole = letters("one\x00" if finished else "one", finished)
+    assert stopped(LETTERS, whole, stop) == (whole, "one")
