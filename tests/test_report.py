@@ -80,8 +80,13 @@ def test_a_page_of_one_run(tmp_path):
 
 
 def test_a_page_needs_nothing_and_runs_nothing_of_a_response(tmp_path):
-    text = html([read_run(make_run(tmp_path / "run", text=LONG))])
-    assert "document.title = 'taken'" not in text
+    """Nor of what else a run has from a model, such as a warning that quotes one."""
+    folder = make_run(tmp_path / "run", text=LONG)
+    with (folder / "train.log").open("a") as log:
+        log.write(f"2026-01-31 12:00:00,000 WARNING callbacks.scoring: step 2: {HOSTILE}\n")
+    text = html([read_run(folder)])
+    assert HOSTILE[:30] not in text
+    assert data_of(text)["runs"][0]["warnings"][-1] == [2, f"step 2: {HOSTILE}"]
     assert len(text) < 10**6
     assert re.findall(r'(?:src|href)="(?!data:)', text) == []
     assert not re.search(r"<!-- [\w.]+ -->", text)
