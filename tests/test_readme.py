@@ -168,6 +168,22 @@ def test_what_a_horizon_asks_of_rates_is_as_computed():
         assert sentence.format(f"{min(found):.0f}", f"{max(found):.0f}") in README
 
 
+def test_what_bad_numbers_and_settings_do_is_as_measured():
+    poisoned, settings = results("poison"), results("settings")
+    assert poisoned["steps"]["value"] == 10_000
+    assert f"Of 10,000 steps with {poisoned['refused steps']['value']:,.0f} poisoned ones" in README
+    assert all(
+        poisoned[f"{kind}: numbers that differ"]["value"] == 0 for kind in ("parameters", "optimizer", "averages")
+    )
+    tried, right = (
+        settings[name]["value"]
+        for name in ("bad settings tried", "of them in one line, with status 2 and nothing written")
+    )
+    everything = settings["settings and sections tried"]["value"]
+    assert f"Of {tried:,.0f} bad values, at least one for\neach of {everything:.0f} settings" in README
+    assert f"all scripts, {right:,.0f} ended with one line" in README
+
+
 def test_what_becomes_of_models_is_as_measured():
     found, checked = results("models"), results("selfcheck")
     right, refused, wrong = (found[f"types of transformers: {kind}"]["value"] for kind in ("right", "refused", "wrong"))
