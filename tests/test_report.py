@@ -28,6 +28,7 @@ from oblr.metrics.aggregate import interquartile_mean
 from oblr.report import page
 from oblr.report.live import server
 from oblr.report.page import content, html, packed, write_report
+from oblr.report.pictures import draw, lines, write_pictures
 from oblr.report.runs import differing, find_runs, read_run
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror='document.title = 1'>\u202e"
@@ -135,6 +136,47 @@ def test_of_few_seeds_no_tie_is_excluded(tmp_path):
     difference = second["against"]["reward over the run"]
     assert (difference["low"], difference["high"]) == (None, None)
     assert difference["p_value"] == pytest.approx(0.5, rel=0.1)
+
+
+def test_pictures_show_the_curves_of_one_run_and_means_and_bands_of_several(tmp_path):
+    for eta0 in (0.01, 0.02):
+        for seed in (1, 2):
+            make_run(tmp_path / f"rate{eta0}-seed{seed}", seed, eta0=eta0)
+    runs = find_runs([tmp_path])
+    written = write_pictures(tmp_path, runs)
+    assert [path.name for path in written] == ["report-reward.png", "report-learning-rate.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+    found = list(lines(runs, ["train/reward"]))
+    assert [(label, len(curves)) for label, curves in found] == [("eta0=0.01", 2), ("eta0=0.02", 2)]
+    (axes,) = draw("reward", "train/reward", found).axes
+    first, second = (line.get_xydata().tolist() for line in axes.lines)
+    assert first[0] == [1, pytest.approx((1.1 + 2.2) / 2)]
+    assert second[3] == [4, pytest.approx((1.5 + 2.7) / 2)]
+    low, high = axes.collections[0].get_datalim(axes.transData).intervaly
+    assert (low, high) == pytest.approx((1.1, 2.5))
+    assert [label for label, _ in lines(runs[:1], ["train/reward", "train/lr"])] == ["train/reward", "train/lr"]
+
+
+def test_the_report_does_not_depend_on_the_logger(tmp_path):
+    """But for what it costs: how long things took, and the logger's own settings."""
+    small = ("rollout.engine=hf", "rollout.prompts_per_step=2", "rollout.group_size=2", "data.held_out.size=2")
+    shown = []
+    for logger in ("csv", "none"):
+        folder = tmp_path / logger / "run"
+        result = run_script(
+            "train.py", "experiment=pocket", *small, "steps=2", f"logger={logger}", f"paths.output_dir={folder}"
+        )
+        assert result.returncode == 0, result.stderr
+        data = data_of((folder / "report.html").read_text())
+        (run,) = data["runs"]
+        kept = {tag for tag in run["curves"] if not tag.startswith(("time/", "throughput/"))}
+        assert len(kept) > 30
+        run["curves"] = {tag: curve for tag, curve in run["curves"].items() if tag in kept}
+        run["settings"] = {path: value for path, value in run["settings"].items() if str(folder) not in str(value)}
+        run["settings"] = {path: value for path, value in run["settings"].items() if not path.startswith("logger")}
+        assert (tmp_path / logger / "run" / "csv").exists() == (logger == "csv")
+        shown.append(json.dumps(data))
+    assert shown[0] == shown[1]
 
 
 def test_what_is_no_run(tmp_path):

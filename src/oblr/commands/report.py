@@ -8,6 +8,7 @@ from pathlib import Path
 from oblr.errors import SettingError
 from oblr.report.live import HOST, server
 from oblr.report.page import write_report
+from oblr.report.pictures import write_pictures
 from oblr.report.runs import find_runs
 
 
@@ -15,6 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or of sweeps")
     parser.add_argument("--into", type=Path, help="where report.html is written; by default beside what it is of")
+    parser.add_argument("--png", action="store_true", help="write its charts as pictures, too")
     parser.add_argument("--follow", action="store_true", help="show the page on this machine alone, as the runs go on")
     parser.add_argument("--port", type=int, default=6007, help="where --follow shows it")
     asked = parser.parse_args()
@@ -25,7 +27,10 @@ def main() -> None:
         return follow(asked.runs, asked.port)
     folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"report      {write_report(folder, find_runs(asked.runs))}")
+    runs = find_runs(asked.runs)
+    print(f"report      {write_report(folder, runs)}")
+    for path in write_pictures(folder, runs) if asked.png else ():
+        print(f"picture     {path}")
 
 
 def follow(runs: list[Path], port: int) -> None:
