@@ -185,6 +185,7 @@ class VLLMEngine:
                 top_k=sampling.top_k,
                 min_p=sampling.min_p,
                 stop_token_ids=list(sampling.end_ids),
+                ignore_eos=True,  # the folder's own are among the former where they are ends
                 logprobs=0,
                 detokenize=False,
                 seed=seed,  # without, a GPU's model runner draws one from NumPy's generator, alike on all ranks
