@@ -27,13 +27,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from math_verify_alone import MathVerify
+from oblr.rewards.numbers import read_number, tidy
 from report import Figure, at_least, at_most, write
 
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.base import Reward
 from oblr.rewards.math import MathReward
-from oblr.rewards.numbers import read_number, tidy
 from oblr.rewards.pool import RewardPool, Verdict
 from oblr.rewards.summary import SummaryReward
 

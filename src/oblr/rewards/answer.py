@@ -36,10 +36,11 @@ class AnswerFormat:
 
 @dataclass(frozen=True)
 class BoxedFormat:
-    r"""The answer is what the last ``\boxed{…}`` holds; without any box, the sentence after the last marker.
+    r"""The answer is what the last ``\boxed{…}`` or ``\fbox{…}`` holds; else what follows the last marker.
 
-    Markers are "answer is", "Answer:" in either case, and "####". The sentence ends with its line, or with a period
-    before a space. A last box that is never closed gives no answer.
+    ``\boxed 5`` is a box, too, of what stands before the next space or dollar; one that is never closed gives no
+    answer. Markers are "answer is", "Answer:" in either case, and "####"; what follows ends with its line, or with a
+    period before a space.
 
     Args:
         require_end: a response that the token limit cut has no answer.
@@ -50,15 +51,15 @@ class BoxedFormat:
     def extract(self, text: str, completion: Completion) -> str | None:
         if self.require_end and not completion.finished:
             return None
-        if (start := text.rfind(_BOX)) >= 0:
-            return _braced(text, start + len(_BOX))
+        if (box := _last(_BOX, text)) is not None:
+            return _braced(text, box.end()) if box[1] else box[2]
         if (marker := _last(_MARKER, text)) is None:
             return None
         line = text[marker.end() :].strip(_DECORATION).partition("\n")[0]
         return _SENTENCE_END.split(line, maxsplit=1)[0].strip(_DECORATION)
 
 
-_BOX = r"\boxed{"
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(\{)|([^\s{}$\\A-Za-z]+))")
 _MARKER = re.compile(r"answer:|answer is:?|####", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.(?=\s|\*|$)")
 #: Of Markdown, around markers and answers.
