@@ -49,10 +49,10 @@ class MathReward(AnswerReward):
             return False
         nouns = units.counted(problem.prompt)
         gold = _read(problem.answer, nouns)
-        if isinstance(gold, Choice):
-            letter, rest = option(answer)
-            return letter == gold.text and offered(problem.prompt, gold.text, rest)
-        return same(gold, read(answer, nouns), self.rules)
+        if same(gold, read(answer, nouns), self.rules):
+            return True
+        letter, rest = option(answer)
+        return isinstance(gold, Choice) and letter == gold.text and offered(problem.prompt, letter, rest)
 
     def spelling(self, answer: str) -> str:
         return spelling(read(answer[:LONGEST]))

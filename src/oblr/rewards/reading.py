@@ -154,16 +154,17 @@ class _Reader:
             if tokens[0].text not in ("pmatrix", "bmatrix", "matrix", "array", "Bmatrix", "smallmatrix"):
                 raise Unreadable(f"what {tokens[0].text} is")
             rows, _ = split(tokens[1:-1], lambda token: token.text == "\\\\")
-            cells = [split(row, lambda token: token.text == "&")[0] for row in rows if row]
-            matrix = tuple(tuple(self.member(cell) for cell in row) for row in cells)
-            if len(set(map(len, matrix))) != 1:
-                raise Unreadable("rows of several lengths")
-            return Matrix(matrix)
+            return self._matrix([split(row, lambda token: token.text == "&")[0] for row in rows if row])
         if len(tokens) > 3 and tokens[-2].text == "^" and tokens[-1].text == "T" and enclosed(tokens[:-2]):
             row = self.member(tokens[:-2])
             if isinstance(row, Group):
                 return Matrix(tuple((item,) for item in row.items))
         return None
+
+    def _matrix(self, rows: Sequence[Sequence[Sequence[Token]]]) -> Matrix:
+        if len(set(map(len, rows))) != 1:
+            raise Unreadable("rows of several lengths")
+        return Matrix(tuple(tuple(self.member(cell) for cell in row) for row in rows))
 
     def _enclosed(self, tokens: Sequence[Token]) -> Answer:
         first, last, inside = tokens[0].text, tokens[-1].text, tokens[1:-1]
@@ -187,9 +188,10 @@ class _Reader:
                 return self.member(inside)
             return self._quantity(tokens, spelled(list(tokens)))
         brackets = {"⟨": "(", "⟩": ")"}
+        if first == "[" and all(enclosed(part) and part[0].text == "[" for part in parts):
+            rows = [split(part[1:-1], lambda token: token.text == ",")[0] for part in parts]
+            return self._matrix(rows)
         items = tuple(self.member(part) for part in parts)
-        if (first, last) == ("[", "]") and all(_is_row(item) for item in items):
-            return Matrix(tuple(item.items for item in items if isinstance(item, Group)))
         return Group(brackets.get(first, first) + brackets.get(last, last), items)
 
     def _quantity(self, tokens: Sequence[Token], text: str) -> Quantity:
@@ -249,10 +251,6 @@ def _is_letter(tokens: Sequence[Token], start: int) -> bool:
 
 def _is_text(tokens: Sequence[Token]) -> bool:
     return any(token.kind == "word" for token in tokens)
-
-
-def _is_row(item: Answer) -> bool:
-    return isinstance(item, Group) and item.brackets == "[]"
 
 
 def _is_any_number(item: Answer) -> bool:

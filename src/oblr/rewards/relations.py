@@ -12,6 +12,8 @@ from oblr.rewards.values import close_to, constant, same_values
 Read = Callable[[Sequence[Token]], Answer]
 #: How far a rounded value may be from the one before ≈.
 ROUGHLY = Fraction(1, 20)
+#: And of a decimal in a chain of equalities.
+ROUNDED = Fraction(1, 10**6)
 _ANY = Quantity("", symbol("∞"))
 
 
@@ -21,12 +23,14 @@ def chain(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) 
     Raises:
         Unreadable: they do.
     """
+    if len(members) == 2 and _arguments(members[1]) and not _arguments(members[0]):
+        members = members[::-1]
     name = _name(members[0])
     if name is not None and len(members) == 2:
         return _named(name, members, read)
     other = _name(members[1])
     if name is None and other is not None and list(marks) == ["="] and other not in _symbols(members[0]):
-        return Named(other, read(members[0]))
+        return _named(other, members[::-1], read)
     values = [read(member) for member in (members if name is None else members[1:])]
     links = marks if name is None else marks[1:]
     if name is not None and isinstance(values[0], Quantity) and values[0].expression.symbols():
@@ -39,7 +43,7 @@ def chain(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) 
                 raise Unreadable("a value and its rounding that are far apart")
             answer = Rounded(before, value)
         elif isinstance(before, Quantity) and isinstance(value, Quantity):
-            if not same_values(before.expression, value.expression):
+            if not _equal(before.expression, value.expression):
                 if name is None and len(values) == 2:
                     return _equation(before, value)
                 raise Unreadable("members that are not equal")
@@ -126,6 +130,15 @@ def _pair(mark: str, left: Quantity, right: Quantity) -> Answer:
 
 def _bracket(mark: str, open_one: str) -> str:
     return {"<": open_one, "≤": {"(": "[", ")": "]"}[open_one]}[mark]
+
+
+def _equal(one: Expression, other: Expression) -> bool:
+    """Whether they are, but for the rounding of a decimal."""
+    if same_values(one, other):
+        return True
+    values, decimals = (constant(one), constant(other)), (written(one), written(other))
+    rounded = any(number is not None and number.decimal for number in decimals)
+    return rounded and None not in values and close_to(*values, ROUNDED)
 
 
 def _roughly(exact: Answer, rounded: Answer) -> bool:

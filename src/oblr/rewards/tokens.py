@@ -194,7 +194,7 @@ def _cut(text: str, depth: int) -> list[Token]:
             spaced = True
             continue
         token = _token(match, spaced)
-        depth += (token.text in _OPENING) - (token.text in _CLOSING)
+        depth += (token.text in "([⦃⟨") - (token.text in ")]⦄⟩")
         tokens.append(token)
         spaced = False
     return tokens

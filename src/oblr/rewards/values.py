@@ -238,7 +238,7 @@ def _counting(exact: Any, gamma: Any) -> Any:
 def _elementary(name: str) -> Any:
     def function(value: Value) -> Value:
         value = _float(value)
-        if name != "ln" and abs(value) > _EXPONENT:
+        if not hasattr(mpmath, name.replace("arc", "a")) or (name != "ln" and abs(value) > _EXPONENT):
             raise Undefined
         return getattr(mpmath, name.replace("arc", "a"))(value)
 
