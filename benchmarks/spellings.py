@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _NUMBER = re.compile(
-    r"(?P<sign>-?)\\?\$?(?:(?P<whole>\d+)? ?\\[dt]?frac ?(?:\{(?P<over>-?\d+)\}|(?P<o>\d)) ?(?:\{(?P<under>\d+)\}|(?P<u>\d))"
+    r"(?P<sign>-?)\\?\$?(?:(?P<whole>\d+)? ?\\[dt]?frac ?(?:\{(?P<over>-?\d+)\}|(?P<o>\d)) ?"
+    r"(?:\{(?P<under>\d+)\}|(?P<u>\d))"
     r"|(?P<a>\d+)/(?P<b>\d+)|(?P<digits>\d+(?:(?:\{,\}|,\\! ?|,)\d{3})*)?(?P<decimals>\.\d+)?)(?P<percent> ?\\?%)?"
 )
 _WORDS = re.compile(r"\\text\{ ?([A-Za-z]{2,}) ?\}")
@@ -56,6 +57,9 @@ UNITS = (
 )
 
 
+WORD = "word that changes"
+
+
 @dataclass(frozen=True)
 class Spelling:
     kind: str
@@ -86,12 +90,15 @@ def parts(text: str) -> list[str]:
     return [*found, text[start:].strip(" $")]
 
 
-def spellings(gold: str, draw: random.Random) -> Iterator[Spelling]:
-    """All of one gold answer; at least 40, but for words."""
+def spellings(gold: str, draw: random.Random, question: str = "") -> Iterator[Spelling]:
+    """All of one gold answer, at least 40. A word that the question has may be what it counts, and is not drawn."""
     gold = gold.strip().removeprefix(r"\quad").rstrip(".")
     made = [*_dressed(gold), *_by_kind(gold, draw)]
-    seen = set[str]()
+    seen, counted = set[str](), question.lower()
     for spelling in made:
+        word = re.search(r"[a-z]{4,}", spelling.text.replace(r"\text", "")) if spelling.kind == WORD else None
+        if word and word[0].removesuffix("s") in counted:
+            continue
         if spelling.text not in seen:
             seen.add(spelling.text)
             yield spelling
@@ -122,7 +129,38 @@ def _dressed(gold: str) -> Iterator[Spelling]:
         yield Spelling("other clothes", rf"\({plain}\)", True)
     if not several:
         yield Spelling("other clothes", f"{{{plain}}}", True)
+    for text in (
+        rf"\displaystyle{{{plain}}}",
+        rf"\; {plain} \;",
+        rf"~{plain}~",
+        rf"{plain} \quad",
+        rf"\ensuremath{{{plain}}}",
+    ):
+        yield Spelling("other clothes", text, True)
+    for text in (
+        f"424242, {plain}",
+        rf"{plain} \text{{ or }} 424242",
+        rf"\text{{not }} {plain}",
+        f"{plain} and 424242",
+    ):
+        yield Spelling("taken back", text, False)
     for text in (f"{plain} maybe", f"{plain} or 424242", f"{plain}, 424242", f"not {plain}", f"{plain} unless it is 7"):
+        yield Spelling("taken back", text, False)
+    for text in (
+        f"{plain} perhaps not",
+        f"never {plain}",
+        f"the opposite of {plain}",
+        f"{plain} wrong",
+        f"424242; {plain}",
+    ):
+        yield Spelling("taken back", text, False)
+    for text in (
+        f"{plain} but negated",
+        f"neither {plain}",
+        f"{plain} or else 7",
+        f"all but {plain}",
+        f"twice {plain}",
+    ):
         yield Spelling("taken back", text, False)
     yield Spelling("another answer", "424242424", False)
     yield Spelling("another answer", r"\frac{17}{424243}", False)
@@ -192,8 +230,8 @@ def _of_number(gold: str, value: Fraction, draw: random.Random) -> Iterator[Spel
         ):
             yield Spelling("equation for another number", text, False)
         for word in CHANGING:
-            yield Spelling("word that changes", f"{bare} {word}", False)
-            yield Spelling("word that changes", rf"{bare}\text{{ {word}}}", False)
+            yield Spelling(WORD, f"{bare} {word}", False)
+            yield Spelling(WORD, rf"{bare}\text{{ {word}}}", False)
         for letter in "nxyk":
             yield Spelling("letter", f"{bare}{letter}", False)
     for wrong in (
@@ -356,7 +394,7 @@ def _of_list(gold: str, draw: random.Random) -> Iterator[Spelling]:
         ):
             if not re.search(r"(?<!\d)\d{1,3},\d{3}(?!\d)", comma.join(order)):  # one number, then
                 yield Spelling("list", comma.join(order), True)
-        if not names and not any(item.startswith("(") for item in items):
+        if not names and "x" not in gold and not any(item.startswith("(") for item in items):
             yield Spelling("list with a name", " or ".join(f"x={item}" for item in order), True)
             yield Spelling("list with a name", rf"x \in \{{{inside}\}}", True)
     if len(set(items)) == len(items) > 1:
@@ -454,7 +492,7 @@ def _of_expression(gold: str) -> Iterator[Spelling]:
         yield Spelling("another expression", text, False)
     if re.search(r"\d", plain):
         for step in (1, 2):
-            changed = re.sub(r"\d+", lambda d: str(int(d[0]) + step), plain, count=1)
+            changed = re.sub(r"\d+", lambda d, step=step: str(int(d[0]) + step), plain, count=1)
             if (
                 not re.match(r"\\(?:frac|sqrt)\d|.*\\binom", plain)
                 and "floor" not in plain
@@ -552,6 +590,8 @@ def _of_words(word: str) -> Iterator[Spelling]:
         f"{word}, Bob",
         word[::-1] + "x",
         "7",
+        *(f"{word[:i]}q{word[i + 1 :]}" for i in range(len(word))),
+        *(f"{word} {other}" for other in ("twice", "or Bob", "maybe", "and not", "minus one")),
     ):
         yield Spelling("other words", text, False)
 

@@ -231,6 +231,12 @@ def test_any_text_is_read_and_is_itself_alone(pieces):
         assert same(text, text)
 
 
+@pytest.mark.parametrize("again", ["-", "!", "+-", r"\sqrt ", r"\log ", "2^", "{", "(", "|", "1+", "1,", "x=", "not "])
+def test_however_long_it_is_read_or_not(again):
+    for times in (40, 149, 900):
+        assert not same("18", again * times + "18" + again * times)
+
+
 def test_inequalities_of_several_names():
     assert same("x < y", "y > x")
     assert same("2x - 2y < 0", "x < y")

@@ -78,6 +78,9 @@ MATH = r"""
 18                   | \boxed{17} so the answer is 18     | 0
 18                   | \boxed{18} or \boxed{19}           | 0
 18                   | \boxed{18 or 19}                   | 0
+18                   | \boxed{\boxed{18} or 19}           | 0
+18                   | \boxed{\boxed{18}}                 | 1
+18                   | \boxed{\boxed{18} or 19            | 0
 18                   | \boxed{18, 19}                     | 0
 18                   | \boxed{18} never closed \boxed{18  | 0
 18                   | \boxed{18\text{ million}}          | 0

@@ -45,8 +45,10 @@ class Rules:
 
 def same(gold: Answer, given: Answer, rules: Rules) -> bool:
     """Whether ``given`` is the answer ``gold``."""
+    if gold == given:
+        return True
     if isinstance(gold, Unread) or isinstance(given, Unread):
-        return gold == given
+        return False
     if isinstance(gold, Rounded):
         return any(same(part, given, rules) for part in (gold.exact, gold.rounded))
     if isinstance(given, Rounded):

@@ -10,6 +10,8 @@ from oblr.rewards.tokens import FUNCTIONS, Token, Unreadable
 
 #: Digits of an exponent of ten.
 _LONGEST_POWER = 3
+#: Tokens of an expression: signs and factorials nest without brackets.
+_LONGEST = 150
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉", "|": "|"}
 _BRACKET_FUNCTIONS = {"⌊": "floor", "⌈": "ceil", "|": "abs"}
@@ -103,6 +105,8 @@ def parse(tokens: list[Token]) -> Expression:
     Raises:
         Unreadable: it is none, or holds something that is not understood.
     """
+    if len(tokens) > _LONGEST:
+        raise Unreadable("too long")
     parser = _Parser(tokens)
     expression = parser.sum()
     if parser.tokens:

@@ -37,7 +37,9 @@ _OWN |= {"omega": "ohm", "sec": "second", "secs": "second", "lbs": "pound", "deg
 _OWN |= {name: currency for currency, names in _CURRENCIES.items() for name in (currency, *names)}
 _ANGLES = frozenset(["degree", "degrees", "radian", "radians", "rad"])
 _NAME = re.compile(r"[A-Za-zµμΩ°$€£¥₹¢]+")
-_TEXT = re.compile(r"[A-Za-zµμΩ°$€£¥₹¢^/*() -]+(?:[1-9][A-Za-z^/*() -]*)*")
+_FACTOR = rf"{_NAME.pattern}(?: ?\^ ?-? ?[1-9])?"
+_PRODUCT = rf"{_FACTOR}(?: ?[*/ -] ?{_FACTOR})*"
+_TEXT = re.compile(rf"{_PRODUCT}(?: ?[*/] ?\( ?{_PRODUCT} ?\))?")
 _COUNTED = re.compile(r"\b(?:how (?:many|much)|number of) ((?:[A-Za-z-]+ ?){1,3})", re.IGNORECASE)
 
 
