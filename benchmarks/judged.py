@@ -34,7 +34,7 @@ from spellings import Spelling, spellings
 
 from oblr.problem import Problem
 from oblr.rewards.answer import BoxedFormat
-from oblr.rewards.math import MathReward, readable
+from oblr.rewards.math import MathReward
 
 MATH = MathReward(BoxedFormat())
 SAMPLE, HOSTILE, ROUNDS = 60, 5600, 3
@@ -219,7 +219,7 @@ def main() -> None:
         parser.error("--benchmarks-dir is needed: only --quick has rows of its own")
     else:
         problems = different([read(path) for path in sorted(asked.benchmarks_dir.glob("*.jsonl"))])
-    judged = [problem for problem in problems if readable(problem.answer)]
+    judged = [problem for problem in problems if MATH.judges(problem)]
     figures = [
         Figure("gold answers", len(problems), ""),
         Figure("gold answers that are prose", len(problems) - len(judged), ""),

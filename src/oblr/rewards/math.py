@@ -11,11 +11,13 @@ from oblr.rewards.comparing import Rules, same
 from oblr.rewards.multiple_choice import offered, option
 from oblr.rewards.reading import read
 from oblr.rewards.spelling import spelling
-from oblr.rewards.structure import Choice, Unread
+from oblr.rewards.structure import Answer, Choice, Several, Unread, Words
 from oblr.rewards.values import warm_up
 
 #: Characters of an answer; a longer one is wrong.
 LONGEST = 1000
+#: Of an answer in words, as a name; more of them are prose.
+MOST_WORDS = 3
 _read = lru_cache(maxsize=4096)(read)
 
 
@@ -54,6 +56,12 @@ class MathReward(AnswerReward):
         letter, rest = option(answer)
         return isinstance(gold, Choice) and letter == gold.text and offered(problem.prompt, letter, rest)
 
+    def judges(self, problem: Problem) -> bool:
+        """Whether the problem's answer can be compared with others; prose and proofs cannot."""
+        gold = _read(problem.answer, units.counted(problem.prompt))
+        items = gold.items if isinstance(gold, Several) else (gold,)
+        return not any(isinstance(item, Unread) or _is_sentence(item) for item in items)
+
     def spelling(self, answer: str) -> str:
         return spelling(read(answer[:LONGEST]))
 
@@ -63,6 +71,5 @@ class MathReward(AnswerReward):
         warm_up()
 
 
-def readable(answer: str) -> bool:
-    """Whether it is an answer that can be compared with others, not prose."""
-    return not isinstance(read(answer), Unread)
+def _is_sentence(item: Answer) -> bool:
+    return isinstance(item, Words) and len(item.text.split()) > MOST_WORDS
