@@ -233,8 +233,9 @@ def test_any_text_is_read_and_is_itself_alone(pieces):
 
 @pytest.mark.parametrize("again", ["-", "!", "+-", r"\sqrt ", r"\log ", "2^", "{", "(", "|", "1+", "1,", "x=", "not "])
 def test_however_long_it_is_read_or_not(again):
-    for times in (40, 149, 900):
-        assert not same("18", again * times + "18" + again * times)
+    for times in (40, 149, 480):
+        assert not same("18", f"{again * times}18")
+        assert not same("18", f"x{again * times}")
 
 
 def test_inequalities_of_several_names():
