@@ -75,7 +75,7 @@ bench: smollm2
 	for name in bounds horizon estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
-	for name in rewards eval smollm2_training; do \
+	for name in rewards judged eval smollm2_training; do \
 	  $(PY) benchmarks/$$name.py --benchmarks-dir $(BENCHMARKS_DIR) || exit 1; done
 endif
 	$(PY) benchmarks/measured.py

@@ -11,7 +11,7 @@ from statistics import median
 from report import ROOT, Figure
 
 #: What ``src/train.py experiment=pocket`` imports, besides torch, transformers and vLLM.
-NEEDED = ("hydra", "lightning", "torchmetrics", "datasets", "reasoning_gym", "math_verify", "tensorboard", "vllm")
+NEEDED = ("hydra", "lightning", "torchmetrics", "datasets", "reasoning_gym", "pint", "tensorboard", "vllm")
 PHASES = ("sync", "check", "rollout", "reward", "update", "step")
 
 

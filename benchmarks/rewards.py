@@ -28,12 +28,12 @@ from pathlib import Path
 
 from math_verify_alone import MathVerify
 from report import Figure, at_least, at_most, write
+from spellings import number
 
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.base import Reward
 from oblr.rewards.math import MathReward
-from oblr.rewards.numbers import read_number, tidy
 from oblr.rewards.pool import RewardPool, Verdict
 from oblr.rewards.summary import SummaryReward
 
@@ -61,11 +61,10 @@ OWN_ROWS = [
 
 def plain(latex: str) -> str:
     """``latex`` as it is written without LaTeX, where it is a number or a fraction; else the same in other LaTeX."""
-    number = read_number(tidy(latex))
-    if number is None:
+    value = number(latex)
+    if value is None:
         return rewritten(latex)
-    percent = "%" if number.percent else ""
-    value = number.value
+    percent = "%" if "%" in latex else ""
     return (
         f"{value.numerator:,}{percent}" if value.denominator == 1 else f"{value.numerator}/{value.denominator}{percent}"
     )
@@ -73,9 +72,9 @@ def plain(latex: str) -> str:
 
 def rewritten(latex: str) -> str:
     """An equal decimal, fraction, or LaTeX with other spacing, commands and braces."""
-    number = read_number(tidy(latex))
-    if number is not None:
-        value, percent = number.value, r"\%" if number.percent else ""
+    value = number(latex)
+    if value is not None:
+        percent = r"\%" if "%" in latex else ""
         if value.denominator == 1:
             return f"{value.numerator}.0{percent}"
         if (decimal := terminating(value)) and "." not in latex:
@@ -163,7 +162,7 @@ def reason(case: Case, verdict: Verdict) -> str:
         return "the two answers are equal, written differently"
     if re.search(r"\.\s", case.problem.answer):
         return "the answer holds the end of a sentence, and a sentence ends there"
-    return "math-verify does not find the two spellings equal"
+    return "the two spellings are not read as the same"
 
 
 def summaries(name: str, problems: list[Problem]) -> list[Figure]:
@@ -240,8 +239,9 @@ class Memory(threading.Thread):
                 self.largest = max(self.largest, 1024 * int(peak[1]) if peak else 0)
 
 
-def under_attack(n: int, limit: float) -> tuple[list[Figure], dict[str, dict[str, int]]]:
-    cases = hostile(n, seed=1)
+def under_attack(cases: list[Case], limit: float) -> tuple[list[Figure], dict[str, dict[str, int]]]:
+    """Each in turn on warm workers: what it costs, and what it earns."""
+    n = len(cases)
     pool = RewardPool(MATH, workers=2, timeout=limit, memory_gib=MEMORY_GIB)
     pool.score([cases[0].problem], [r"\boxed{8}"], [ENDED])
     memory, longest, verdicts = Memory(pool), 0.0, []
@@ -313,10 +313,10 @@ def main() -> None:
             continue
         measured, exceptional = gold_answers(name, problems)
         figures, exceptions, answers = figures + measured, exceptions + exceptional, answers + problems
-    attacked, kinds = under_attack(56, 1.0) if arguments.quick else under_attack(1000, 5.0)
+    attacked, kinds = under_attack(hostile(56, 1), 1.0) if arguments.quick else under_attack(hostile(1000, 1), 5.0)
     figures += attacked
     figures += throughput("rows of all files", answers, 500)
-    hard = [p for p in answers if read_number(tidy(p.answer)) is None]
+    hard = [p for p in answers if number(p.answer) is None]
     figures += throughput("answers that are no number", hard, None)
     write("rewards-quick" if arguments.quick else "rewards", figures, exceptions=exceptions, hostile=kinds)
 

@@ -15,6 +15,7 @@ NAMES = [
     "gpu",
     "gradnorm",
     "horizon",
+    "judged",
     "lora",
     "models",
     "plan",

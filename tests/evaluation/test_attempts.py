@@ -7,7 +7,8 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
 from oblr.policy.model import load_tokenizer
-from oblr.rewards.answer import AnswerFormat, ExactReward
+from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
+from oblr.rewards.math import MathReward
 from oblr.types import Completion, Problem, Sampling
 
 TOKENIZER = load_tokenizer(str(POCKET))
@@ -82,3 +83,24 @@ def test_what_cannot_be_tried():
     ):
         with pytest.raises(SettingError, match=f"^{setting}: "):
             check_tries(samples, ks, limit)
+
+
+PROSE = [
+    Problem("number", "1 + 1 =", "2"),
+    Problem("prose", "Who wins?", "the first player wins if and only if n is even"),
+    Problem("proof", "Prove it.", r"Let $n$ be even; then $n = 2k$, so that $4 \mid n^2$."),
+    Problem("name", "Who?", r"\text{Evelyn}"),
+    Problem("counted", "How many apples are left?", "7 apples"),
+]
+
+
+def test_prose_and_proofs_are_left_out_and_counted():
+    reward = MathReward(BoxedFormat())
+    problems, left_out = Benchmark(PROSE, reward, 64).judged(None)
+    assert ([one.id for one in problems], left_out) == (["number", "name", "counted"], 2)
+    problems, left_out = Benchmark(PROSE, reward, 64).judged(2)
+    assert ([one.id for one in problems], left_out) == (["number"], 1)
+    assert Benchmark(PROSE, reward, 64, "keep").judged(None) == (PROSE, 0)
+    assert Benchmark(PROSE, BENCHMARK.reward, 64).judged(None) == (PROSE, 0)
+    with pytest.raises(SettingError, match=r"benchmarks: all 2 answers are prose, as that of prose"):
+        Benchmark(PROSE[1:3], reward, 64).first(None)

@@ -83,6 +83,12 @@ def test_table(tmp_path):
     assert set(lines[1]) == {"|", "-"}
 
 
+def test_the_table_says_how_many_problems_are_left_out(tmp_path):
+    written(tmp_path, settings=SETTINGS | {"left_out": 3})
+    written(tmp_path, "other", settings=SETTINGS | {"left_out": 0})
+    assert write_table(tmp_path).splitlines()[4:] == ["", "sums: 3 problems whose answer is prose are left out"]
+
+
 def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 

@@ -72,9 +72,15 @@ MATH = r"""
 18                   | **Answer:** 18.00                  | 1
 18                   | #### 18                            | 1
 18                   | It is 18.                          | 0
+18                   | So $\boxed 18$.                     | 1
+18                   | So $\fbox{18}$.                     | 1
+18                   | \boxed{18} and \boxed 19            | 0
 18                   | \boxed{17} so the answer is 18     | 0
 18                   | \boxed{18} or \boxed{19}           | 0
 18                   | \boxed{18 or 19}                   | 0
+18                   | \boxed{\boxed{18} or 19}           | 0
+18                   | \boxed{\boxed{18}}                 | 1
+18                   | \boxed{\boxed{18} or 19            | 0
 18                   | \boxed{18, 19}                     | 0
 18                   | \boxed{18} never closed \boxed{18  | 0
 18                   | \boxed{18\text{ million}}          | 0
@@ -138,6 +144,10 @@ def test_votes_are_counted_by_what_answers_say():
         ("The answer is (B).", 1.0),
         ("\\boxed{\\text{B}}", 1.0),
         ("answer: option B) 42", 1.0),
+        ("answer: B. 42.", 1.0),
+        ("answer: (B) 7", 0.0),
+        ("\\boxed{B. wrong}", 0.0),
+        ("Answer: Because", 0.0),
         ("Answer: b", 1.0),
         ("Answer: A or B", 0.0),
         ("Answer: B, A", 0.0),
@@ -147,7 +157,9 @@ def test_votes_are_counted_by_what_answers_say():
 )
 def test_multiple_choice(text, expected):
     for gold in ("B", "(B)", "\\text{(B)}"):
-        assert MultipleChoiceReward(BoxedFormat())(Problem("p", "?", gold), text, ENDED) == expected
+        assert (
+            MultipleChoiceReward(BoxedFormat())(Problem("p", "6 · 7?\n(A) 7\n(B) $42$", gold), text, ENDED) == expected
+        )
 
 
 def test_summaries_by_hand():

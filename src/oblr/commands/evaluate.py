@@ -118,7 +118,8 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         "versions": versions(),
     }
     benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
-    firsts = {name: benchmark.first(cfg.limit) for name, benchmark in benchmarks.items()}
+    judged = {name: benchmark.judged(cfg.limit) for name, benchmark in benchmarks.items()}
+    firsts = {name: problems for name, (problems, _) in judged.items()}
     tasks, columns = [], groups(firsts, cfg.by)
     for name, problems in firsts.items():
         benchmark = benchmarks[name]
@@ -126,6 +127,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         settings = common | {
             "max_new_tokens": benchmark.max_new_tokens,
             "problems": len(problems),
+            "left_out": judged[name][1],
             "digest": digest(problems),
             "reward": OmegaConf.to_container(cfg.benchmarks[name].reward, resolve=True),
         }

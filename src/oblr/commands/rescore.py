@@ -80,7 +80,9 @@ def answered(rows: Path, benchmark: Benchmark, settings: dict[str, Any]) -> tupl
     Raises:
         SettingError: they have changed since.
     """
-    problems, attempts = benchmark.first(settings["problems"]), saved(rows)
+    attempts = saved(rows)
+    everything = (benchmark.problems[i] for i in range(len(benchmark.problems)))
+    problems = [problem for problem in everything if problem.id in attempts]
     if digest(problems) != settings["digest"]:
         raise SettingError(
             "rescore", f"{rows} answers other problems than there are now", "restore those, or sample anew"

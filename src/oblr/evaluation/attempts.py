@@ -29,11 +29,14 @@ class Benchmark:
     """Problems, how responses to them are scored, and how long those may be, in tokens.
 
     A reward that has a method ``answer(text, completion)`` scores verdicts: right or wrong. Any other gives a number.
+    One that has a method ``judges(problem)`` says of which problems; the others are left out, unless ``prose`` is
+    "keep": prose and proofs score for the same spelling alone.
     """
 
     problems: Source
     reward: Reward
     max_new_tokens: int
+    prose: str = "leave_out"
 
     @cached_property
     def pool(self) -> RewardPool:
@@ -41,18 +44,30 @@ class Benchmark:
         return RewardPool(self.reward)
 
     def first(self, limit: int | None) -> list[Problem]:
-        """The first ``limit`` problems, or all.
+        """Of the first ``limit`` problems, or all, those that the reward can judge.
 
         Raises:
-            SettingError: two have the same id.
+            SettingError: two have the same id, or it can judge none.
         """
+        return self.judged(limit)[0]
+
+    def judged(self, limit: int | None) -> tuple[list[Problem], int]:
+        """:meth:`first`, and how many of the first ``limit`` problems have been left out."""
         size = len(self.problems) if limit is None else min(limit, len(self.problems))
         problems, seen = [self.problems[i] for i in range(size)], set()
         for problem in problems:
             if problem.id in seen:
                 raise SettingError("benchmarks", f"two problems have the id {problem.id}", "give each its own")
             seen.add(problem.id)
-        return problems
+        judges = getattr(self.reward, "judges", None)
+        kept = problems if judges is None or self.prose == "keep" else [one for one in problems if judges(one)]
+        if problems and not kept:
+            raise SettingError(
+                "benchmarks",
+                f"all {size} answers are prose, as that of {problems[0].id}",
+                "use another reward, or benchmarks.<name>.prose=keep",
+            )
+        return kept, size - len(kept)
 
     def score(
         self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]

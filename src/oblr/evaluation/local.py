@@ -18,6 +18,7 @@ def local(
     prompt: PromptFormat | None = None,
     name: str | None = None,
     split: str = "test",
+    prose: str = "leave_out",
 ) -> Benchmark:
     """Problems of a table, as :class:`~oblr.data.table.TableProblems` reads it, with a reward and a prompt.
 
@@ -28,4 +29,4 @@ def local(
         problems = TableProblems(path, name, split, columns, answer_after, prompt)
     except SettingError as error:
         raise error.below("data", "benchmarks.local") from error
-    return Benchmark(problems, reward, max_new_tokens)
+    return Benchmark(problems, reward, max_new_tokens, prose)

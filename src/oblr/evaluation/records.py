@@ -110,16 +110,20 @@ def digest(problems: Sequence[Problem]) -> str:
 
 
 def write_table(folder: Path, models: Mapping[str, Path] | None = None) -> str:
-    """``table.md`` of every finished benchmark in the folder, or in those of several ``models``."""
-    rows = []
+    """``table.md`` of every finished benchmark in the folder, or of several models; and what they leave out."""
+    rows, left_out = [], dict[str, int]()
     for model, place in (models or {"": folder}).items():
         for name, summary in finished(place).items():
+            left_out[name] = summary["settings"].get("left_out", 0)
             parts = {name: {"problems": summary["settings"]["problems"], "figures": summary["figures"]}}
             parts |= {f"{name}: {group}": part for group, part in summary.get("by", {}).items()}
             for benchmark, part in parts.items():
                 figures = {figure: Interval(**ends) for figure, ends in part["figures"].items()}
                 rows.append(Row([model, benchmark] if models else [benchmark], part["problems"], figures))
-    text = table(rows)
+    notes = [
+        f"{name}: {count} problems whose answer is prose are left out\n" for name, count in left_out.items() if count
+    ]
+    text = table(rows) + ("\n" if notes else "") + "\n".join(notes)
     write_whole(folder / "table.md", text)
     return text
 

@@ -36,10 +36,11 @@ class AnswerFormat:
 
 @dataclass(frozen=True)
 class BoxedFormat:
-    r"""The answer is what the last ``\boxed{…}`` holds; without any box, the sentence after the last marker.
+    r"""The answer is what the last ``\boxed{…}`` or ``\fbox{…}`` holds; else what follows the last marker.
 
-    Markers are "answer is", "Answer:" in either case, and "####". The sentence ends with its line, or with a period
-    before a space. A last box that is never closed gives no answer.
+    ``\boxed 5`` is a box, too, of what stands before the next space or dollar. Of a box in another the outer one
+    counts; one that is never closed gives no answer, whatever stands in it. Markers are "answer is", "Answer:" in
+    either case, and "####"; what follows ends with its line, or with a period before a space.
 
     Args:
         require_end: a response that the token limit cut has no answer.
@@ -50,15 +51,16 @@ class BoxedFormat:
     def extract(self, text: str, completion: Completion) -> str | None:
         if self.require_end and not completion.finished:
             return None
-        if (start := text.rfind(_BOX)) >= 0:
-            return _braced(text, start + len(_BOX))
+        if _BOX.search(text):
+            return _last_box(text)
         if (marker := _last(_MARKER, text)) is None:
             return None
         line = text[marker.end() :].strip(_DECORATION).partition("\n")[0]
         return _SENTENCE_END.split(line, maxsplit=1)[0].strip(_DECORATION)
 
 
-_BOX = r"\boxed{"
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<box>\{)|(?P<bare>[^\s{}$\\A-Za-z]+))")
+_BOXES_AND_BRACES = re.compile(rf"{_BOX.pattern}|\\.|[{{}}]", re.DOTALL)
 _MARKER = re.compile(r"answer:|answer is:?|####", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.(?=\s|\*|$)")
 #: Of Markdown, around markers and answers.
@@ -72,14 +74,20 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return last
 
 
-def _braced(text: str, start: int) -> str | None:
-    """What stands from ``start`` to the brace that closes the one before it; escaped braces are text."""
-    depth = 1
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if not depth:
-            return text[start : match.start()].strip()
-    return None
+def _last_box(text: str) -> str | None:
+    """What the last box holds; None where a box is open at the end of the text. Escaped braces are text."""
+    opened: list[int | None] = []  # where the contents of each open brace begin, if it is a box's
+    last = None
+    for match in _BOXES_AND_BRACES.finditer(text):
+        if match["box"]:
+            opened.append(match.end())
+        elif match["bare"]:
+            last = match["bare"]
+        elif match[0] == "{":
+            opened.append(None)
+        elif match[0] == "}" and opened and (start := opened.pop()) is not None:
+            last = text[start : match.start()].strip()
+    return last if all(start is None for start in opened) else None
 
 
 class AnswerReward(ABC):

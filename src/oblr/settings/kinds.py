@@ -20,6 +20,7 @@ NonNegative = Annotated[float, Ge(0), Le(LARGEST)]
 Rate = Annotated[float, Gt(0), Le(1e3)]
 Share = Annotated[float, Ge(0), Le(1)]
 PositiveShare = Annotated[float, Gt(0), Le(1)]
+RelativeError = Annotated[float, Ge(0), Lt(1)]
 Decay = Annotated[float, Ge(0), Lt(1)]
 #: vLLM samples at 0.01 where it is told less
 Temperature = Annotated[float, Ge(0.01), Le(100)]

@@ -11,6 +11,7 @@ from oblr.settings.kinds import (
     Positive,
     PositiveShare,
     Precision,
+    RelativeError,
     Section,
     Seed,
     Temperature,
@@ -74,10 +75,16 @@ CLASSES |= {
     **{
         f"oblr.rewards.{name}": section(format=FORMAT)
         for name in (
-            *("answer.ExactReward", "math.MathReward", "multiple_choice.MultipleChoiceReward"),
+            *("answer.ExactReward", "multiple_choice.MultipleChoiceReward"),
             *("reasoning_gym.ReasoningGymReward", "working.WorkingReward"),
         )
     },
+    "oblr.rewards.math.MathReward": section(
+        format=FORMAT,
+        rounding=(RelativeError, "of a decimal that stands for a number which no decimal is"),
+        tolerance=(RelativeError, "of any other number; 0: exactly equal"),
+        percent=(Literal["either", "share"], "whether 8 % is 8 or 0.08, or 0.08 alone"),
+    ),
     "oblr.rewards.answer.AnswerFormat": section(
         marker=(str, "the answer is what follows the last of these"), require_end=END
     ),

@@ -123,11 +123,13 @@ PRETRAIN: Section = section(
 )
 SCRIPTS: dict[str, Section] = {"train": TRAIN, "eval": EVAL, "pretrain": PRETRAIN}
 
+PROSE = (Literal["leave_out", "keep"], "problems whose answer the reward cannot compare, as prose and proofs")
 CLASSES: dict[str, Section] = {
     "oblr.evaluation.attempts.Benchmark": section(
         problems=(Part("oblr.data"), "what is asked"),
         reward=(Part("oblr.rewards"), "what scores a response"),
         max_new_tokens=(Count, "longest response, tokens"),
+        prose=PROSE,
     ),
     "oblr.evaluation.local.local": section(
         path=(str, "a JSONL, CSV or Parquet file, a folder with a copy of a Hub data set, or a Hub id"),
@@ -135,6 +137,7 @@ CLASSES: dict[str, Section] = {
         prompt=(Part("oblr.data"), "what becomes of questions"),
         reward=(Part("oblr.rewards"), "what scores a response"),
         max_new_tokens=(Count, "longest response, tokens"),
+        prose=PROSE,
     ),
     "oblr.policy.pretraining.PretrainModule": section(
         corpus=(Part("oblr.data"), "texts"),

@@ -1,0 +1,193 @@
+"""Chains of equalities, equations, inequalities: what they say, and of which name."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from oblr.rewards.expressions import Expression, call, number, parse, symbol, written
+from oblr.rewards.structure import Answer, Group, Named, Quantity, Relation, Rounded
+from oblr.rewards.tokens import Token, Unreadable, spelled
+from oblr.rewards.values import close_to, constant, same_values
+
+Read = Callable[[Sequence[Token]], Answer]
+#: How far a rounded value may be from the one before ≈.
+ROUGHLY = Fraction(1, 20)
+#: And of a decimal in a chain of equalities.
+ROUNDED = Fraction(1, 10**6)
+_ANY = Quantity("", symbol("∞"))
+
+
+def chain(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) -> Answer:
+    """``x = a = b ≈ c``: its name, and its last member, where no two members contradict each other.
+
+    Raises:
+        Unreadable: they do.
+    """
+    if len(members) == 2 and _arguments(members[1]) and not _arguments(members[0]):
+        members = members[::-1]
+    name = _name(members[0])
+    if name is not None and len(members) == 2:
+        return _named(name, members, read)
+    other = _name(members[1])
+    if name is None and other is not None and list(marks) == ["="] and other not in _symbols(members[0]):
+        return _named(other, members[::-1], read)
+    values = [read(member) for member in (members if name is None else members[1:])]
+    links = marks if name is None else marks[1:]
+    if name is not None and isinstance(values[0], Quantity) and values[0].expression.symbols():
+        values, links = values[1:] or values, links[1:]  # A = πr² = 9π
+    answer = values[0]
+    for link, value in zip(links, values[1:], strict=True):
+        before = answer.rounded if isinstance(answer, Rounded) else answer
+        if link == "≈":
+            if not _roughly(before, value):
+                raise Unreadable("a value and its rounding that are far apart")
+            answer = Rounded(before, value)
+        elif isinstance(before, Quantity) and isinstance(value, Quantity):
+            if not _equal(before.expression, value.expression):
+                if name is None and len(values) == 2:
+                    return _equation(before, value)
+                raise Unreadable("members that are not equal")
+            answer = value
+        elif before != value:
+            raise Unreadable("members that are not the same")
+    return answer if name is None else Named(name, answer)
+
+
+def _named(name: str, members: Sequence[Sequence[Token]], read: Read) -> Answer:
+    value = read(members[1])
+    if name.startswith("("):
+        return Named(name, value)
+    if isinstance(value, Quantity) and name in value.expression.symbols():
+        return Relation("=", symbol(name), value.expression)
+    arguments = _arguments(members[0])
+    if arguments and isinstance(value, Quantity):
+        bound = {symbol(argument): symbol(f"argument {i}") for i, argument in enumerate(arguments)}
+        renamed = replace(value, expression=value.expression.mapped(bound))
+        return Named(f"{members[0][0].text}({len(arguments)})", renamed, bare=value)
+    return Named(name, value)
+
+
+def _equation(left: Quantity, right: Quantity) -> Answer:
+    """``x - 3 = 0`` says that x is 3; others stay what they are."""
+    one, other = left.expression, right.expression
+    if not one.symbols() | other.symbols():
+        raise Unreadable("numbers that are not equal")
+    for side, rest in ((one, other), (other, one)):
+        if solved := _solved(side, rest):
+            return Named(solved[0], Quantity(right.text, solved[1]))
+    return Relation("=", one, other)
+
+
+def _solved(one: Expression, other: Expression) -> tuple[str, Expression] | None:
+    """Of ``x`` and 3, and of ``x - 3`` and 0: x and 3. What is yet to be solved has no value."""
+    if one.op == "symbol" and one.symbols() and not other.symbols():
+        return one.args[0], other
+    if other == number(0) and one.op == "+" and one.args[0].op == "symbol" and not one.args[1].symbols():
+        value = one.args[1].args[0] if one.args[1].op == "neg" else call("neg", one.args[1])
+        return (one.args[0].args[0], value) if written(value) else None
+    return None
+
+
+def related(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) -> Answer:
+    """Inequalities, and ``x ∈ …``.
+
+    Raises:
+        Unreadable: a chain of several kinds.
+    """
+    if list(marks) == ["∈"]:
+        name = _name(members[0])
+        if name is None:
+            raise Unreadable("what is in a set")
+        return Named(name, read(members[1]), among=True)
+    if set(marks) <= {">", "≥"}:
+        members, marks = members[::-1], [{">": "<", "≥": "≤"}[mark] for mark in reversed(marks)]
+    values = [read(member) for member in members]
+    if not set(marks) <= {"<", "≤", "≠"} or not all(isinstance(value, Quantity) for value in values):
+        raise Unreadable("relations of several kinds")
+    quantities = [value for value in values if isinstance(value, Quantity)]
+    if len(values) == 2:
+        return _pair(marks[0], *quantities)
+    middle = quantities[1].expression
+    if len(values) != 3 or "≠" in marks or middle.op != "symbol":
+        raise Unreadable("a chain of inequalities")
+    return Named(middle.args[0], Group(_bracket(marks[0], "(") + _bracket(marks[1], ")"), (values[0], values[2])), True)
+
+
+def _pair(mark: str, left: Quantity, right: Quantity) -> Answer:
+    """``x < 3`` as the interval that x is in."""
+    one, other = left.expression, right.expression
+    infinite = (Quantity("", call("neg", symbol("∞"))), _ANY)
+    if mark != "≠" and (solved := _solved(one, other)):
+        end = right if solved[1] is other else Quantity(right.text, solved[1])
+        return Named(solved[0], Group("(" + _bracket(mark, ")"), (infinite[0], end)), True)
+    if mark != "≠" and (solved := _solved(other, one)):
+        end = left if solved[1] is one else Quantity(left.text, solved[1])
+        return Named(solved[0], Group(_bracket(mark, "(") + ")", (end, infinite[1])), True)
+    if not one.symbols() | other.symbols():
+        raise Unreadable("an inequality of numbers")
+    return Relation(mark, one, other)
+
+
+def _bracket(mark: str, open_one: str) -> str:
+    return {"<": open_one, "≤": {"(": "[", ")": "]"}[open_one]}[mark]
+
+
+def _equal(one: Expression, other: Expression) -> bool:
+    """Whether they are, but for the rounding of a decimal."""
+    if same_values(one, other):
+        return True
+    values, decimals = (constant(one), constant(other)), (written(one), written(other))
+    rounded = any(number is not None and number.decimal for number in decimals)
+    return rounded and None not in values and close_to(*values, ROUNDED)
+
+
+def _roughly(exact: Answer, rounded: Answer) -> bool:
+    if not isinstance(exact, Quantity) or not isinstance(rounded, Quantity):
+        return False
+    one, other = constant(exact.expression), constant(rounded.expression)
+    return one is not None and other is not None and close_to(one, other, ROUGHLY)
+
+
+def _name(tokens: Sequence[Token]) -> str | None:
+    """The name that they are: ``x``, ``m_{\\max}``, ``f(x)``, ``(x, y)``, ``AB``, ``\\angle ABC``, "area"."""
+    if _arguments(tokens):
+        return spelled(list(tokens))
+    if tokens[0].text == "(" and tokens[-1].text == ")" and len(tokens) > 3:
+        inside = tokens[1:-1]
+        if _listed(inside):
+            return spelled(list(tokens))
+    if all(
+        token.kind in ("word", "unknown", "letter", "run") or token.text in "_{}" or token.kind == "number"
+        for token in tokens
+    ):
+        if tokens[0].kind in ("word", "unknown") and tokens[0].text != "\\int":
+            return spelled(list(tokens))
+        if all(token.kind == "run" for token in tokens) and (tokens[0].text.isupper() or len(tokens[0].text) > 4):
+            return spelled(list(tokens))
+    try:
+        expression = parse(list(tokens))
+    except Unreadable:
+        return None
+    return expression.args[0] if expression.op == "symbol" and expression.symbols() else None
+
+
+def _arguments(tokens: Sequence[Token]) -> list[str]:
+    """Of ``f(x, y)``: x and y."""
+    if len(tokens) < 4 or tokens[0].kind != "letter" or tokens[1].text != "(" or tokens[-1].text != ")":
+        return []
+    inside = tokens[2:-1]
+    return [token.text for token in inside[::2]] if _listed(inside) else []
+
+
+def _listed(tokens: Sequence[Token]) -> bool:
+    """Letters with commas between them."""
+    letters, commas = tokens[::2], tokens[1::2]
+    listed = all(token.kind == "letter" for token in letters) and all(token.text == "," for token in commas)
+    return listed and len(letters) > len(commas)
+
+
+def _symbols(tokens: Sequence[Token]) -> frozenset[str]:
+    try:
+        return parse(list(tokens)).symbols()
+    except Unreadable:
+        return frozenset()
