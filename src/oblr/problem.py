@@ -20,7 +20,8 @@ class Completion:
     """One response as the engine returns it.
 
     ``logprobs[t]`` is the natural log of the probability with which token ``t`` was drawn, temperature included.
-    ``finished`` is False where the token limit cut the response; a finished one ends with the end-of-text token.
+    ``finished`` is False where the token limit cut the response; a finished one ends with an end token, or with the
+    token that completes a stop string.
     """
 
     token_ids: list[int]

@@ -7,8 +7,9 @@ import pytest
 from conftest import POCKET
 from transformers import AutoTokenizer
 
-from oblr.data.ends import end_tokens, stopped
-from oblr.types import Completion
+from oblr.data.ends import check_stop, end_tokens, stopped
+from oblr.errors import SettingError
+from oblr.types import Completion, Sampling
 
 #: As chat models have it: beginning, what was said, end.
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -49,6 +50,31 @@ def test_all_that_the_files_name_are_ends(folder):
 def test_a_turn_of_the_chat_template_ends_with_one(folder):
     assert ends(folder, TEMPLATE) == ["<|endoftext|>", "<|im_end|>"]
     assert ends(folder, TEMPLATE.replace("}<|im_end|>", "} <|eom|>")) == ["<|endoftext|>", "<|eom|>"]
+    assert ends(folder, TEMPLATE.replace("}<|im_end|>", "} done<|eom|>")) == ["<|endoftext|>", "<|eom|>"]
+    assert ends(folder, {"one": TEMPLATE, "other": TEMPLATE}) == ["<|endoftext|>"]  # which of them is not said
+
+
+def test_a_token_that_was_added_is_an_end_although_it_is_called_ordinary(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<END>"])
+    tokenizer.save_pretrained(folder)
+    (token,) = tokenizer.convert_tokens_to_ids(["<END>"])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": token}))
+    assert ends(folder) == ["<|endoftext|>", "<END>"]
+
+
+@pytest.mark.parametrize("written", ["{", json.dumps({"eos_token_id": "<|im_end|>"})])
+def test_a_generation_config_that_cannot_be_read_is_refused(folder, written):
+    (folder / "generation_config.json").write_text(written)
+    with pytest.raises(SettingError, match=r"generation_config\.json|no token id"):
+        ends(folder)
+
+
+def test_a_stop_string_that_no_text_shows_is_refused(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    check_stop("stop", ["+", "im_end"], tokenizer)
+    with pytest.raises(SettingError, match=r"^stop: <\|im_end\|> in"):
+        check_stop("stop", ["so <|im_end|>"], tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +94,10 @@ def test_ids_of_another_tokenizer_are_no_ends(folder, token):
 LETTERS = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(chr(i) for i in ids if i))
 
 
+def asked(stop):
+    return Sampling(1, 1.0, 64, (0, ord("$")), stop=tuple(stop))
+
+
 def letters(text, finished=False):
     return Completion([ord(c) for c in text], [-float(i) for i in range(len(text))], finished)
 
@@ -84,7 +114,7 @@ def letters(text, finished=False):
 )
 def test_a_response_ends_with_the_token_that_completes_a_stop_string(text, stop, kept, before):
     whole = letters(text)
-    completion, shown = stopped(LETTERS, whole, stop)
+    completion, shown = stopped(LETTERS, whole, asked(stop))
     assert shown == before
     assert completion == Completion(whole.token_ids[: len(kept)], whole.logprobs[: len(kept)], True)
 
@@ -92,5 +122,5 @@ def test_a_response_ends_with_the_token_that_completes_a_stop_string(text, stop,
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("stop", [[], ["x"]])
 def test_a_response_without_a_stop_string_stays_as_it_is(stop, finished):
-    whole = letters("one\x00" if finished else "one", finished)
-    assert stopped(LETTERS, whole, stop) == (whole, "one")
+    whole = letters("one$" if finished else "one", finished)
+    assert stopped(LETTERS, whole, asked(stop)) == (whole, "one")

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from oblr.checks import check_engine, check_folder
 from oblr.commands.launch import ROOT
 from oblr.commands.rescore import rescore
-from oblr.data.ends import end_tokens
+from oblr.data.ends import check_stop, end_tokens
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, longest
 from oblr.evaluation.measures import groups
@@ -106,6 +106,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
     config, tokenizer = load_config(model, "model"), load_tokenizer(model, "model")
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     ends = list(end_tokens(model, tokenizer))
+    check_stop("stop", cfg.stop, tokenizer)
     common = {
         "model": model,
         "weights": weights_digest(model, config),

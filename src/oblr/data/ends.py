@@ -3,28 +3,37 @@
 import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from oblr.types import Completion
+from oblr.errors import SettingError
+from oblr.types import Completion, Sampling
 
 log = logging.getLogger(__name__)
 #: Said by an assistant, to see what its chat template closes a turn with.
-SAID = "X"
+SAID = "It is 7319, as was said."
 
 
 def end_tokens(path: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids of the tokens that end a response of the model at ``path``, its tokenizer's end-of-text first.
 
     The others are those of its generation config, of its config as far as the file says so, and the one that its chat
-    template closes an assistant's turn with. What is no special token of the tokenizer is none of them: the ids of
-    some configs are those of another tokenizer.
+    template closes an assistant's turn with. An ordinary token of the vocabulary is none of them: the ids of some
+    configs are those of another tokenizer.
+
+    Raises:
+        SettingError: a file of the model cannot be read, or names as an end what is no token id.
     """
-    special = {*tokenizer.all_special_ids, *(i for i, t in tokenizer.added_tokens_decoder.items() if t.special)}
     named = [tokenizer.eos_token_id, *_of_folder(path), *_of_template(tokenizer)]
-    return tuple(dict.fromkeys(token for token in named if token in special))
+    return tuple(dict.fromkeys(token for token in named if token in _added(tokenizer)))
+
+
+def _added(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids that no text has."""
+    return {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
 
 
 def _of_folder(path: str) -> Iterator[int]:
@@ -32,45 +41,61 @@ def _of_folder(path: str) -> Iterator[int]:
     written: list[dict[str, Any]] = [PretrainedConfig.get_config_dict(path)[0]]
     try:
         written.append(GenerationConfig.from_pretrained(path).to_dict())
-    except OSError:
+    except (OSError, ValueError) as error:
+        if (Path(path) / "generation_config.json").exists():
+            raise SettingError(path, f"its generation_config.json cannot be read: {error}", "mend it") from error
         log.debug("%s has no generation config", path)
     for config in written:
         for part in (config, config.get("text_config") or {}):
             found = part.get("eos_token_id")
-            yield from found if isinstance(found, list) else [found] if found is not None else []
+            for token in found if isinstance(found, list) else [found]:
+                if not isinstance(token, int | None):
+                    raise SettingError(path, f"its eos_token_id {token!r} is no token id", "mend its configuration")
+                if token is not None:
+                    yield token
 
 
 def _of_template(tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
-    """The first special token after what an assistant has said."""
+    """The first added token after what an assistant has said."""
     if tokenizer.chat_template is None:
         return
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SAID}]
     try:
         text = str(tokenizer.apply_chat_template(turns, tokenize=False))
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError) as error:  # one that is used is refused where it is: prompt.chat
         log.debug("the chat template refuses a turn of the assistant: %s", error)
         return
-    rest = tokenizer.encode(text.rpartition(SAID)[2].lstrip(), add_special_tokens=False)
-    yield from rest[:1]
+    rest = tokenizer.encode(text.rpartition(SAID)[2], add_special_tokens=False) if SAID in text else []
+    yield from [token for token in rest if token in _added(tokenizer)][:1]
 
 
-def stopped(tokenizer: PreTrainedTokenizerBase, completion: Completion, stop: Sequence[str]) -> tuple[Completion, str]:
-    """A completion as far as the token that completes a string of ``stop``, and its text before that string.
+def check_stop(setting: str, stop: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises SettingError where a string of ``stop`` has an added token, which no text shows."""
+    for end in stop:
+        for token in tokenizer.encode(end, add_special_tokens=False):
+            if token in _added(tokenizer):
+                shown = tokenizer.convert_ids_to_tokens(token)
+                raise SettingError(setting, f"{shown} in {end!r} is a token that no text shows", "leave it out")
+
+
+def stopped(tokenizer: PreTrainedTokenizerBase, completion: Completion, sampling: Sampling) -> tuple[Completion, str]:
+    """A completion as far as the token that completes a string of ``sampling.stop``, and its text before that string.
 
     Its tokens have been drawn as ever until there, so their log-probabilities stay those of the response. Without such
-    a string it is the whole completion and its text.
+    a string it is the whole completion and its text, which has no end token.
     """
+    ids, stop = completion.token_ids, sampling.stop
+    length = len(ids) - (ids[-1:] != [] and ids[-1] in sampling.end_ids)
 
     def text(count: int) -> str:
-        return str(tokenizer.decode(completion.token_ids[:count], skip_special_tokens=True))
+        return str(tokenizer.decode(ids[:count], skip_special_tokens=True))
 
     def ended(count: int) -> bool:
         return any(end in text(count) for end in stop)
 
-    length = len(completion.token_ids)
     if not ended(length):
         return completion, text(length)
     count = bisect_left(range(length + 1), True, key=ended)
     whole = text(count)
     before = whole[: min(whole.index(end) for end in stop if end in whole)]
-    return Completion(completion.token_ids[:count], completion.logprobs[:count], finished=True), before
+    return Completion(ids[:count], completion.logprobs[:count], finished=True), before

@@ -157,7 +157,7 @@ def attempt(
     """Sample and score ``sampling.n`` responses to each of these problems of the benchmark."""
     prompts = [encode(tokenizer, problem.prompt) for problem in problems]
     groups = generate(prompts, sampling, [problem_seed(seed, problem.id) for problem in problems])
-    ended = [stopped(tokenizer, completion, sampling.stop) for group in groups for completion in group]
+    ended = [stopped(tokenizer, completion, sampling) for group in groups for completion in group]
     return judge(benchmark, problems, [text for _, text in ended], [completion for completion, _ in ended])
 
 

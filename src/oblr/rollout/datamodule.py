@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from oblr.data.ends import stopped
+from oblr.data.ends import check_stop, stopped
 from oblr.data.prompts import encode
 from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.rewards.base import Reward, try_out
@@ -101,6 +101,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.held_out_prompts = {problem.prompt for problem in self.held_out}
         self.notes = [note for source in (train, held_out) for note in getattr(source, "notes", ())]
         self.prompts_per_step = prompts_per_step
+        check_stop("rollout.stop", stop, tokenizer)
         self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
         self.max_model_len, self.seed = max_model_len, seed
         self.position = 0  # of the next training problem
@@ -164,7 +165,7 @@ class RolloutDataModule(L.LightningDataModule):
         prompts = [self.encode(problem) for problem in problems]
         groups = self.generate(prompts, sampling, seeds)
         rows = [
-            (problem, prompt, *stopped(self.tokenizer, completion, sampling.stop))
+            (problem, prompt, *stopped(self.tokenizer, completion, sampling))
             for problem, prompt, group in zip(problems, prompts, groups, strict=True)
             for completion in group
         ]

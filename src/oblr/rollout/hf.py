@@ -120,7 +120,7 @@ class _Draw(LogitsProcessor):
 
 
 def _filters(sampling: Sampling) -> list[LogitsProcessor]:
-    """Temperature, and what leaves tokens out: by their rank, then by probability, as vLLM does."""
+    """Temperature, and what leaves tokens out, in vLLM's order."""
     return [
         TemperatureLogitsWarper(float(sampling.temperature)),
         *([MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []),

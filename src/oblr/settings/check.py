@@ -27,7 +27,7 @@ OURS = ("oblr.", "callbacks.")
 SECTIONS = dict | Part | Parts
 #: What evaluation takes and training does not, with the reason.
 DISTORTING = {
-    f"rollout.{name}": "log-probabilities would not be those of the distribution that responses are sampled from"
+    f"rollout.{name}": "training samples from the whole distribution, which its log-probabilities are of"
     for name in ("top_p", "top_k", "min_p")
 }
 #: A setting's path, kind and value.
