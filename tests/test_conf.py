@@ -63,6 +63,8 @@ def test_every_option_of_every_group(group):
     required = {
         "benchmarks=local": ["benchmarks.local.path=a.jsonl"],
         "data=local": ["data.path=a.jsonl", "data.held_out_path=b.jsonl"],
+        **{f"benchmarks={name}": [f"benchmarks.{name}.path=a.jsonl"] for name in ("verl", "trl")},
+        **{f"data={name}": ["data.path=a.jsonl", "data.held_out_path=b.jsonl"] for name in ("verl", "trl")},
         "reward=python": ["reward.path=math.sqrt"],
     }
     few = group.startswith("benchmarks=")

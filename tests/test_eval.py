@@ -184,6 +184,33 @@ def test_a_file_of_ones_own_in_three_layouts(own_file):
         assert row["rewards"] == [float(answer == row["answer"]) for answer in row["answers"]]
 
 
+def test_a_file_in_the_layouts_of_other_libraries(own_file, tmp_path):
+    """Chats of one message need no chat template; what is asked, and what is said to it, is what it is of any file."""
+    asked = [(row["question"] + "\n", row["solution"].rpartition("#### ")[2]) for row in QUESTIONS]
+    verl = [
+        {"prompt": [{"role": "user", "content": text}], "reward_model": {"style": "rule", "ground_truth": answer}}
+        for text, answer in asked
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(verl), tmp_path / "verl.parquet")
+    trl = [{"prompt": [{"role": "user", "content": text}], "solution": answer} for text, answer in asked]
+    (tmp_path / "trl.json").write_text(json.dumps(trl))
+    own = [override for override in OWN if "benchmarks" not in override]
+    for name, file in (("verl", "verl.parquet"), ("trl", "trl.json")):
+        columns = [
+            f"benchmarks=[{name}]",
+            f"benchmarks.{name}.path={tmp_path / file}",
+            f"benchmarks.{name}.prompt.template='{{prompt}}\n'",
+        ]
+        run(tmp_path / name, *columns, *own)
+        lines = (tmp_path / name / "run" / f"{name}.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        assert [(row["id"], row["prompt"], row["answer"]) for row in rows] == [
+            (f"{name}/{i}", *pair) for i, pair in enumerate(asked)
+        ]
+        for row in rows:
+            assert row["rewards"] == [float(answer == row["answer"]) for answer in row["answers"]]
+
+
 def test_figures_by_a_column(own_file):
     folder = own_file / "parquet" / "run"
     summary = json.loads((folder / "local.json").read_text())
@@ -272,6 +299,7 @@ ROW = '{"id": "a", "problem": "1 + 1", "answer": "2"}\n'
         ),
         (["benchmarks=[amc23]", "benchmarks_dir={files}"], r"data.path: .*amc23.jsonl has no problems"),
         (["benchmarks=[local]"], r"benchmarks.local.path: it has no value"),
+        (["benchmarks=[verl]", "benchmarks.verl.path=no.json"], r"benchmarks.verl.path: cannot read no.json"),
         (["benchmarks=[local]", "benchmarks.local.path=no.jsonl"], r"benchmarks.local.path: cannot read no.jsonl"),
         (
             ["benchmarks=[local]", "benchmarks.local.path={files}/aime24.jsonl"],

@@ -1,3 +1,4 @@
+import math
 import re
 
 import pytest
@@ -79,7 +80,17 @@ def test_weights_go_by_name():
     assert [turned[i].prompt for i in range(40)] == [mixture()[i].prompt for i in range(40)]
 
 
-@pytest.mark.parametrize("weights", [{"short": 1}, {"short": 0, "long": 0}, {"short": 2, "long": -1}])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"short": 1},
+        {"short": 0, "long": 0},
+        {"short": 2, "long": -1},
+        {"short": 2, "long": math.nan},
+        {"short": math.inf, "long": 1},
+        {"short": 0, "long": 1},
+    ],
+)
 def test_bad_weights(weights):
     with pytest.raises(SettingError, match=r"^data\.weights: "):
         Mixture(mixture().sources, weights, seed=0)

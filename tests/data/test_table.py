@@ -1,10 +1,14 @@
 """Rows of any origin become the same problems; what is wrong with one is said with its file and place."""
 
 import csv
+import decimal
+import gzip
 import json
+import pickle
 import re
 
 import datasets
+import pyarrow.parquet
 import pytest
 
 from oblr.data.prompts import PromptFormat
@@ -112,7 +116,12 @@ GOOD = b'{"problem": "a", "answer": "b"}\n'
             "line 3 has no text in .*'problem'",
         ),
         ("rows.jsonl", GOOD + b'{"problem": "a", "answer": []}', "data.columns", "line 2 has no text in .*'answer'"),
-        ("rows.jsonl", GOOD + b'{"problem": {}, "answer": "b"}', "data.columns", "line 2 has no text in .*'problem'"),
+        (
+            "rows.jsonl",
+            GOOD + b'{"problem": {}, "answer": "b"}',
+            "data.columns",
+            "line 2 has a dict, no text, in .*'problem'",
+        ),
         (
             "rows.jsonl",
             b'{"id": 1, "problem": "a", "answer": "b"}\n{"id": "1", "problem": "c", "answer": "d"}',
@@ -125,7 +134,54 @@ GOOD = b'{"problem": "a", "answer": "b"}\n'
         ("rows.csv", b"problem,answer\na,b\nc,\n", "data.columns", "rows.csv line 3 has no text in .*'answer'"),
         ("rows.csv", "problem,answer\na,é\n".encode("latin-1"), "data.path", r"line 2 is not UTF-8 \(byte 17\)"),
         ("rows.csv", b"problem,answer\n", "data.path", "rows.csv has no problems"),
-        ("rows.txt", b"a\tb", "data.path", r"rows.txt is no table \(give a file that ends in .jsonl, .csv, .parquet"),
+        (
+            "rows.txt",
+            b"a\tb",
+            "data.path",
+            r"rows.txt is no table \(give a file that ends in .jsonl, .jsonl.gz, .json, .json.gz, .csv, ",
+        ),
+        ("rows.jsonl", GOOD + b'{"problem": "a", "answer": null}', "data.columns", "line 2 has null in .*'answer'"),
+        ("rows.jsonl", GOOD + b'{"problem": "a", "answer": NaN}', "data.columns", "line 2 has nan, no number, in"),
+        ("rows.jsonl", GOOD + b'{"problem": "a", "answer": [1, null]}', "data.columns", "line 2 has null in"),
+        ("rows.jsonl", GOOD + b'{"problem": "a", "answer": [[1], 2]}', "data.columns", "line 2 has a list in"),
+        ("rows.jsonl", GOOD + b'{"problem": "a", "answer": {"x": 1}}', "data.columns", "line 2 has a dict, no text,"),
+        ("rows.jsonl", b'{"id": null, "problem": "a", "answer": 1}', "data.columns", "line 1 has null in .*'id'"),
+        (
+            "rows.jsonl",
+            GOOD + b'{"problem": "\\ud83d", "answer": 1}',
+            "data.path",
+            r"line 2 has half a character, .ud83d",
+        ),
+        ("rows.json", b'[{"problem": "a", "answer": 1}, 7]', "data.path", "rows.json row 2 is not a JSON object"),
+        ("rows.json", b'[{"problem": "a"', "data.path", "rows.json is no JSON"),
+        ("rows.jsonl.gz", GOOD, "data.path", "cannot read .*rows.jsonl.gz: Not a gzipped file"),
+        ("rows.jsonl.gz", gzip.compress(GOOD)[:-9], "data.path", "cannot read .*rows.jsonl.gz: Compressed file ended"),
+        ("rows.jsonl.gz", gzip.compress(GOOD + b"{}"), "data.columns", "rows.jsonl.gz line 2 has no column"),
+        ("rows.csv", b"problem,answer,answer\na,b,c\n", "data.path", "rows.csv has two columns 'answer'"),
+        (
+            "rows.jsonl",
+            b'{"problem": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "answer": 1}',
+            "data.columns",
+            "line 1 has a chat that does not end with the user",
+        ),
+        (
+            "rows.jsonl",
+            b'{"problem": [{"role": "user", "content": null}], "answer": 1}',
+            "data.columns",
+            "line 1 has null in column 'problem.0.content'",
+        ),
+        (
+            "rows.jsonl",
+            b'{"problem": [{"role": "tool", "content": "a"}], "answer": 1}',
+            "data.columns",
+            "line 1 has no message of system, user, assistant in column 'problem.0'",
+        ),
+        (
+            "rows.jsonl",
+            b'{"problem": [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], "answer": 1}',
+            "prompt.chat",
+            "line 1: text without a chat template has no place for other turns",
+        ),
         ("rows.parquet", b"PAR1", "data.path", "cannot read .*rows.parquet"),
         ("rows.parquet", None, "data.path", "cannot read .*rows.parquet"),
     ],
@@ -144,3 +200,69 @@ def test_bad_rows_of_other_origins(tmp_path):
         TableProblems(write(tmp_path / "rows.parquet", bad), columns=COLUMNS)
     with pytest.raises(SettingError, match=r"saved \[train\] row 4 has no text in column 'answer'"):
         TableProblems(write(tmp_path / "saved", bad), columns=COLUMNS)
+
+
+def test_paths_below_columns_and_chats_of_one_message(tmp_path):
+    row = {
+        "extra": {"answer": "5", "index": 7},
+        "messages": [{"role": "user", "content": "2 + 3"}],
+        "a.b": "a dotted name is a name",
+    }
+    columns = {"prompt": "messages", "answer": "extra.answer", "id": "extra.index", "note": "a.b"}
+    path = write(tmp_path / "rows.jsonl", [row])
+    (problem,) = TableProblems(path, columns=columns, prompt=PromptFormat("{prompt} ="))
+    assert (problem.id, problem.prompt, problem.answer) == ("7", "2 + 3 =", "5")
+    assert (problem.metadata["note"], problem.metadata["question"]) == ("a dotted name is a name", "2 + 3")
+    (same,) = TableProblems(path, columns=columns | {"prompt": "messages.0.content"})
+    assert same.prompt == "2 + 3"
+    for missing in ("messages.1.content", "messages.x.content", "extra.question", "extra.answer.0"):
+        with pytest.raises(SettingError, match=rf"rows\.jsonl line 1 has no column '{re.escape(missing)}'"):
+            TableProblems(path, columns=columns | {"prompt": missing})
+
+
+def test_numbers_are_said_as_they_are_written(tmp_path):
+    numbers = ["0.50", "1e-7", "-0.0", "0.1234567890123456789", "1e999", "12345678901234567890123"]
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"problem": "?", "answer": {text}}}\n' for text in numbers))
+    problems = TableProblems(str(tmp_path / "rows.jsonl"))
+    assert [problem.answer for problem in problems] == numbers
+    assert json.dumps(problems[0].metadata["answer"]) == "0.5"
+    assert str(pickle.loads(pickle.dumps(problems[0])).metadata["answer"]) == "0.50"
+    exact = pyarrow.table({"problem": ["?"], "answer": [decimal.Decimal("2.500")]})
+    pyarrow.parquet.write_table(exact, tmp_path / "rows.parquet")
+    assert TableProblems(str(tmp_path / "rows.parquet"))[0].answer == "2.500"
+
+
+def test_compressed_files_arrays_and_long_fields(tmp_path):
+    rows = [{"problem": "x" * 200_000, "answer": "1"}, {"problem": "y", "answer": "2"}]
+    plain = (tmp_path / "rows.jsonl", tmp_path / "rows.csv", tmp_path / "rows.json")
+    for path in plain[:2]:
+        write(path, rows)
+    plain[2].write_text(json.dumps(rows, indent=1))
+    (tmp_path / "lines.json").write_bytes(plain[0].read_bytes())
+    for path in plain:
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        for name in (path, tmp_path / f"{path.name}.gz", tmp_path / "lines.json"):
+            problems = TableProblems(str(name))
+            assert [(p.prompt, p.answer) for p in problems] == [("x" * 200_000, "1"), ("y", "2")]
+            assert [p.id for p in problems] == [f"{name.name.partition('.')[0]}/{i}" for i in range(2)]
+
+
+def test_choices_by_letter_by_label_and_by_columns(tmp_path):
+    by_letter = {"problem": "Which?", "options": ["no", "yes"], "answer": "B"}
+    (problem,) = TableProblems(write(tmp_path / "a.jsonl", [by_letter]), choices=["options"])
+    assert (problem.prompt, problem.answer) == ("Which?\nA. no\nB. yes", "B")
+    by_label = {"problem": "Which?", "choices": {"text": ["no", "yes"], "label": ["1", "2"]}, "answer": "2"}
+    path = write(tmp_path / "b.jsonl", [by_label])
+    (problem,) = TableProblems(path, choices=["choices.text"], labels="choices.label")
+    assert (problem.prompt, problem.answer) == ("Which?\nA. no\nB. yes", "B")
+    with pytest.raises(SettingError, match=r"b\.jsonl line 1 has the answer '2', none of \['A', 'B'\]"):
+        TableProblems(path, choices=["choices.text"])
+    rows = [{"problem": f"{i}?", "right": "yes", "wrong": "no", "also": "nor"} for i in range(40)]
+    path = write(tmp_path / "c.jsonl", rows)
+    problems = TableProblems(path, columns={"answer": "right"}, choices=["right", "wrong", "also"])
+    assert {problem.answer for problem in problems} == {"A", "B", "C"}
+    for problem in problems:
+        assert f"\n{problem.answer}. yes" in problem.prompt
+    assert [p.prompt for p in TableProblems(path, columns={"answer": "right"}, choices=["right", "wrong", "also"])] == [
+        p.prompt for p in problems
+    ]

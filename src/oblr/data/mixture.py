@@ -1,5 +1,6 @@
 """Several sources as one."""
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 
@@ -28,8 +29,8 @@ class Mixture:
                 f"those of {sorted(weights)} do not fit the sources {sorted(sources)}",
                 "give each source a weight",
             )
-        if min(weights.values()) < 0 or sum(weights.values()) <= 0:
-            raise SettingError("data.weights", f"{dict(weights)} are no chances", "use positive numbers")
+        if not all(math.isfinite(weight) and weight > 0 for weight in weights.values()):
+            raise SettingError("data.weights", f"{dict(weights)} are no chances", "use positive finite numbers")
         self.sources, self.weights = sources, [weights[name] for name in sources]
         self.notes = [note for source in sources.values() for note in source.notes]
         self.random = random.Random(seed)

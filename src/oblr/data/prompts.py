@@ -53,21 +53,37 @@ class PromptFormat:
                 )
             try:
                 self("?")
-            except TemplateError as error:
-                raise SettingError(
-                    "prompt.chat", f"the chat template of {tokenizer} refuses: {error}", "change prompt.system"
-                ) from error
+            except SettingError as error:
+                problem = error.problem.replace("the chat template", f"the chat template of {tokenizer}", 1)
+                raise SettingError("prompt.chat", problem, "change prompt.system") from error
 
-    def __call__(self, question: str) -> str:
+    def __call__(self, question: str, turns: Sequence[tuple[str, str]] = ()) -> str:
+        """The prompt of a question, after ``turns`` (role, text) that a row has put before it.
+
+        Raises:
+            SettingError: there is no place for the turns.
+        """
         if not self.chat:
+            if turns:
+                raise SettingError(
+                    "prompt.chat", "text without a chat template has no place for other turns", "set prompt.chat=true"
+                )
             return self.say(question)
-        turns: list[tuple[str, str]] = [] if self.system is None else [("system", self.system)]
+        own, turns = [turn for turn in turns if turn[0] == "system"], [turn for turn in turns if turn[0] != "system"]
+        if own and self.system is not None:
+            raise SettingError("prompt.system", "the chat has a system message of its own", "leave prompt.system out")
+        before = own if self.system is None else [("system", self.system)]
         for example, response in self.examples:
-            turns += [("user", self.say(example)), ("assistant", response)]
-        messages = [{"role": role, "content": text.strip()} for role, text in [*turns, ("user", self.say(question))]]
-        return str(
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.options)
-        )
+            before += [("user", self.say(example)), ("assistant", response)]
+        said = [*before, *turns, ("user", self.say(question))]
+        messages = [{"role": role, "content": text.strip()} for role, text in said]
+        try:
+            text = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self.options
+            )
+        except TemplateError as error:
+            raise SettingError("prompt.chat", f"the chat template refuses: {error}", "change the messages") from error
+        return str(text)
 
     def say(self, question: str) -> str:
         return self.template.replace("{prompt}", question)

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from oblr.data.cells import cell, said
+from oblr.data.chats import chat
+from oblr.data.choices import offered
+from oblr.data.formats import title
 from oblr.data.prompts import PromptFormat
 from oblr.data.rows import read_rows
 from oblr.errors import SettingError
@@ -18,15 +21,17 @@ class TableProblems:
 
     Args:
         path, name, split, root: as for :func:`~oblr.data.rows.read_rows`.
-        columns: which column is the ``prompt`` (text), the ``answer`` (text, a number, or a list of several answers)
-            and the ``id``, and any others that a reward knows under another name. Without an ``id``, the column of
-            that name is taken, if there is one, and else the number of the row.
+        columns: which column is the ``prompt`` (text, or a chat), the ``answer`` (text, a number, or a list of several
+            answers) and the ``id``, and any others that a reward knows under another name; what is below a column by
+            its path, ``messages.0.content``. Without an ``id``, the column of that name is taken, if there is one, and
+            else the number of the row.
         answer_after: the final answer is what follows the last of these in the answer column (GSM8K: ``####``).
         prompt: forms the prompt of the question.
+        choices, labels: of multiple choice, as for :func:`~oblr.data.choices.offered`.
 
     Raises:
-        SettingError: what :func:`~oblr.data.rows.read_rows` refuses; a row without one of the columns, with an empty
-            prompt or answer, or with the id of another.
+        SettingError: what :func:`~oblr.data.rows.read_rows` refuses; a row without one of the columns, with nothing
+            to read in prompt, answer or id, or with the id of another; a chat that the prompt has no place for.
     """
 
     notes: Sequence[str] = ()
@@ -40,32 +45,40 @@ class TableProblems:
         answer_after: str = "",
         prompt: PromptFormat | None = None,
         root: str | None = None,
+        choices: Sequence[str] = (),
+        labels: str | None = None,
     ):
         rows = read_rows(path, name, split, root)
         taken = {ours: theirs for ours, theirs in (columns or {}).items() if theirs is not None}
         taken = {"prompt": "problem", "answer": "answer"} | taken
-        suffix, prompt = Path(path).suffix, prompt or PromptFormat()
-        title = Path(path).stem if suffix else f"{Path(path).name}/{split}"
+        prompt = prompt or PromptFormat()
+        name_of_rows = title(path) or f"{Path(path).name}/{split}"
         self.problems: list[Problem] = []
         seen: dict[str, str] = {}
         for number, (row, place) in enumerate(zip(rows.records, rows.places, strict=True)):
-            if missing := [theirs for theirs in taken.values() if theirs not in row]:
-                raise SettingError(
-                    "data.columns", f"{place} has no column {missing[0]!r}", f"name one of {sorted(map(str, row))}"
-                )
-            question, answer = _text(row[taken["prompt"]]), _text(row[taken["answer"]], several=True)
+            found = {ours: cell(row, theirs, place) for ours, theirs in taken.items()}
+            answer = said(found.pop("answer"), taken["answer"], place, several=True)
             if answer_after:
-                answer = answer.rpartition(answer_after)[2].strip()
-            for ours, value in (("prompt", question), ("answer", answer)):
-                if not value:
-                    raise SettingError(
-                        "data.columns", f"{place} has no text in column {taken[ours]!r}", "mend or remove the row"
-                    )
-            key = str(row.get(taken.get("id", "id"), f"{title}/{number}"))
+                answer = said(answer.rpartition(answer_after)[2], taken["answer"], place)
+            asked = found.pop("prompt")
+            question, turns = (
+                chat(asked, taken["prompt"], place)
+                if isinstance(asked, list)
+                else (said(asked, taken["prompt"], place), [])
+            )
+            if choices:
+                question, answer = offered(row, question, answer, taken["answer"], choices, labels, place)
+            if "id" in taken or "id" in row:
+                key = said(found.pop("id", row.get("id")), taken.get("id", "id"), place)
+            else:
+                key = f"{name_of_rows}/{number}"
             if (first := seen.setdefault(key, place)) != place:
                 raise SettingError("data.columns", f"{place} has the id {key!r} of {first}", "give each row its own")
-            renamed = {ours: row[theirs] for ours, theirs in taken.items() if ours not in ("prompt", "answer", "id")}
-            self.problems.append(Problem(key, prompt(question), answer, row | renamed | {"question": question}))
+            try:
+                text = prompt(question, turns)
+            except SettingError as error:
+                raise SettingError(error.setting, f"{place}: {error.problem}", error.fix) from error
+            self.problems.append(Problem(key, text, answer, row | found | {"question": question}))
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -75,10 +88,3 @@ class TableProblems:
 
     def __iter__(self) -> Iterator[Problem]:
         return iter(self.problems)
-
-
-def _text(value: Any, several: bool = False) -> str:
-    """What a cell says; "" where it says nothing that can be a prompt or an answer."""
-    if several and isinstance(value, list):
-        return ", ".join(_text(one) for one in value)
-    return str(value).strip() if isinstance(value, str | int | float) else ""

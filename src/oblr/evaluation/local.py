@@ -1,6 +1,6 @@
 """A benchmark of one's own file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from oblr.data.prompts import PromptFormat
 from oblr.data.table import TableProblems
@@ -18,15 +18,21 @@ def local(
     prompt: PromptFormat | None = None,
     name: str | None = None,
     split: str = "test",
+    choices: Sequence[str] = (),
+    labels: str | None = None,
     prose: str = "leave_out",
+    setting: str = "benchmarks.local",
 ) -> Benchmark:
     """Problems of a table, as :class:`~oblr.data.table.TableProblems` reads it, with a reward and a prompt.
 
+    Args:
+        setting: how the user calls the benchmark.
+
     Raises:
-        SettingError: the table's own, of ``benchmarks.local``.
+        SettingError: the table's own, of ``setting``.
     """
     try:
-        problems = TableProblems(path, name, split, columns, answer_after, prompt)
+        problems = TableProblems(path, name, split, columns, answer_after, prompt, choices=choices, labels=labels)
     except SettingError as error:
-        raise error.below("data", "benchmarks.local") from error
+        raise error.below("data", setting) from error
     return Benchmark(problems, reward, max_new_tokens, prose)

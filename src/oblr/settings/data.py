@@ -19,7 +19,10 @@ from oblr.settings.kinds import (
 )
 
 SOURCE = "oblr.data"
-COLUMNS = (dict[str, Text], "which column has the prompt, the answer, the id, and others that a reward reads")
+COLUMNS = (
+    dict[str, Text],
+    "which column, or path below one, has the prompt, the answer, the id, and others that a reward reads",
+)
 SIZE = (Count | None, "the first so many problems; null: all")
 SEED = (Seed, "of the order, or of the problems that are made")
 PROMPT = (Part(SOURCE, optional=True), "what becomes of a question")
@@ -30,6 +33,10 @@ ROWS = {
     "columns": COLUMNS,
     "answer_after": ANSWER_AFTER,
     "root": (Text, "folder with copies of Hub data sets under their ids"),
+}
+CHOICES = {
+    "choices": (list[str], "of multiple choice: the column that lists them, or a column each, the answer's among them"),
+    "labels": (Text, "the column that lists what the answer calls them; null: letters"),
 }
 LOW, HIGH = (Share, "least rate of right answers"), (Share, "largest rate of right answers")
 
@@ -100,7 +107,9 @@ CLASSES: dict[str, Section] = {
         optional=(bool, "whether the Hub's are taken where the folder has no such file"),
     ),
     "oblr.data.shuffled.Shuffled": section(source=(Part(SOURCE), "what is shuffled"), seed=SEED),
-    "oblr.data.table.TableProblems": section(path=(str, "a file, a folder or a Hub id"), **ROWS, prompt=PROMPT),
+    "oblr.data.table.TableProblems": section(
+        path=(str, "a file, a folder or a Hub id"), **ROWS, **CHOICES, prompt=PROMPT
+    ),
     "oblr.rewards.summary.SummaryReward": section(
         kind=(Literal["rouge1", "rouge2", "rougeL"], "which F-measure"),
         length_penalty=(NonNegative, "reward per reference length beyond the reference's"),

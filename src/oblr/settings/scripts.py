@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from oblr.settings.data import DATA, ROWS
+from oblr.settings.data import CHOICES, DATA, ROWS
 from oblr.settings.kinds import (
     Count,
     Few,
@@ -132,8 +132,10 @@ CLASSES: dict[str, Section] = {
         prose=PROSE,
     ),
     "oblr.evaluation.local.local": section(
-        path=(str, "a JSONL, CSV or Parquet file, a folder with a copy of a Hub data set, or a Hub id"),
+        path=(str, "a JSON, CSV or Parquet file, a folder with a copy of a Hub data set, or a Hub id"),
+        setting=(str, "what the user calls it"),
         **{name: ROWS[name] for name in ("name", "split", "columns", "answer_after")},
+        **CHOICES,
         prompt=(Part("oblr.data"), "what becomes of questions"),
         reward=(Part("oblr.rewards"), "what scores a response"),
         max_new_tokens=(Count, "longest response, tokens"),

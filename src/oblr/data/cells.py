@@ -1,0 +1,62 @@
+"""What the cells of a row say: found by column or dotted path, and refused where they say nothing."""
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from oblr.data.formats import Written
+from oblr.errors import SettingError
+
+
+def cell(row: Mapping[str, Any], path: str, place: str) -> Any:
+    """What stands in the column ``path``, or below columns: ``extra.answer``, ``messages.0.content``.
+
+    Raises:
+        SettingError: there is no such thing in the row.
+    """
+    if path in row:
+        return row[path]
+    value: Any = row
+    for step in path.split("."):
+        try:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            known = f"name one of {sorted(map(str, row))}, or what is below them, as in messages.0.content"
+            raise SettingError("data.columns", f"{place} has no column {path!r}", known) from error
+    return value
+
+
+def said(value: Any, path: str, place: str, several: bool = False) -> str:
+    """A cell as text, numbers as they are written.
+
+    Args:
+        several: whether it may be a list of texts and numbers.
+
+    Raises:
+        SettingError: null, no number, nested or empty.
+    """
+    if several and isinstance(value, list) and value:
+        return ", ".join(said(one, path, place) for one in value)
+    if not (what := _nothing(value)):
+        return f"{value:f}" if isinstance(value, Decimal) else str(value).strip()
+    raise SettingError("data.columns", f"{place} has {what} in column {path!r}", "mend or remove the row")
+
+
+def _nothing(value: Any) -> str:
+    """What a cell holds instead of a text; "" where it says something."""
+    match value:
+        case None:
+            return "null"
+        case str():
+            return "" if value.strip() else "no text"
+        case Written():  # too large for a float, some are infinite there
+            return ""
+        case float() | Decimal():
+            return "" if math.isfinite(value) else f"{value}, no number,"
+        case int():
+            return ""
+        case list():
+            return "a list" if value else "no text"
+        case _:
+            return f"a {type(value).__name__}, no text,"

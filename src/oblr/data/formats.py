@@ -1,0 +1,152 @@
+"""Files of rows: JSON Lines, JSON arrays, CSV, each also gzipped, and Parquet."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+from pyarrow import ArrowException
+
+from oblr.errors import SettingError
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``records[i]`` maps columns to values; ``places[i]`` says where it stands, e.g. ``train.jsonl line 3``."""
+
+    records: Sequence[dict[str, Any]]
+    places: Sequence[str]
+
+
+class Written(float):
+    """A number of JSON that is said as the file has it: ``0.50``, and digits that no float holds."""
+
+    def __new__(cls, text: str | float) -> "Written":
+        number = super().__new__(cls, text)
+        number.text = str(text)
+        return number
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_file(path: Path) -> Rows | None:
+    """The rows of a file, by how its name ends; None where that is none of :data:`FORMATS`.
+
+    Raises:
+        SettingError: it cannot be read, or one of its rows cannot.
+    """
+    return next((read(path) for ending, read in FORMATS.items() if path.name.endswith(ending)), None)
+
+
+def title(path: str) -> str | None:
+    """A file's name without its ending; None where that is none of :data:`FORMATS`."""
+    name = Path(path).name
+    return next((name.removesuffix(ending) for ending in FORMATS if name.endswith(ending)), None)
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        return content.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SettingError(
+            "data.path", f"cannot read {path}: line {line} is not UTF-8 (byte {error.start})", "save it as UTF-8"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:  # a broken gzip raises each of them
+        why = getattr(error, "strerror", None) or error
+        raise SettingError("data.path", f"cannot read {path}: {why}", "give another file") from error
+
+
+def _json(text: str, place: str) -> Any:
+    try:
+        value = json.loads(text, parse_float=Written)
+    except (ValueError, RecursionError) as error:
+        raise SettingError("data.path", f"{place} is no JSON: {error}", "mend it") from error
+    return value
+
+
+def _row(row: Any, text: str, place: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise SettingError("data.path", f"{place} is not a JSON object", "mend it")
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise SettingError("data.path", f"{place} has half a character, {half}", "mend it") from error
+    return row
+
+
+def _jsonl(path: Path) -> Rows:
+    return _lines(path, _text(path))
+
+
+def _lines(path: Path, text: str) -> Rows:
+    records, places = [], []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            places.append(f"{path} line {number}")
+            records.append(_row(_json(line, places[-1]), line, places[-1]))
+    return Rows(records, places)
+
+
+def _array(path: Path) -> Rows:
+    text = _text(path)
+    if not text.lstrip().startswith("["):  # many call JSON Lines so
+        return _lines(path, text)
+    found = _json(text, str(path))
+    places = [f"{path} row {number}" for number in range(1, len(found) + 1)]
+    return Rows([_row(row, text, place) for row, place in zip(found, places, strict=True)], places)
+
+
+def _csv(path: Path) -> Rows:
+    csv.field_size_limit(sys.maxsize)  # the library's own is 128 KiB
+    reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    records, places = [], []
+    try:
+        names = reader.fieldnames or ()
+        if twice := [name for name in names if list(names).count(name) > 1]:
+            raise SettingError("data.path", f"{path} has two columns {twice[0]!r}", "rename one of them")
+        for row in reader:
+            place = f"{path} line {reader.line_num}"
+            if None in row or None in row.values():
+                raise SettingError("data.path", f"{place} has not as many fields as the header", "mend the line")
+            records.append(row)
+            places.append(place)
+    except csv.Error as error:
+        raise SettingError("data.path", f"{path} after line {reader.line_num}: {error}", "mend it") from error
+    return Rows(records, places)
+
+
+def _parquet(path: Path) -> Rows:
+    try:
+        records = pyarrow.parquet.read_table(path).to_pylist()
+    except (OSError, ArrowException, UnicodeDecodeError) as error:
+        raise SettingError("data.path", f"cannot read {path}: {error}", "give another file") from error
+    return Rows(records, [f"{path} row {number}" for number in range(1, len(records) + 1)])
+
+
+FORMATS: dict[str, Callable[[Path], Rows]] = {
+    **{
+        f"{name}{gz}": read
+        for name, read in ((".jsonl", _jsonl), (".json", _array), (".csv", _csv))
+        for gz in ("", ".gz")
+    },
+    ".parquet": _parquet,
+}
