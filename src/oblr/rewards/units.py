@@ -35,6 +35,8 @@ _OWN = {
 }
 _OWN |= {"omega": "ohm", "sec": "second", "secs": "second", "lbs": "pound", "deg": "degree", "l": "liter"}
 _OWN |= {name: currency for currency, names in _CURRENCIES.items() for name in (currency, *names)}
+#: Units of pint's by these names are rarer than the numbers that they say.
+_NUMBERS = frozenset(["quarter", "quarters", "fifth", "fifths", "thou", "k"])
 _ANGLES = frozenset(["degree", "degrees", "radian", "radians", "rad"])
 _NAME = re.compile(r"[A-Za-zµμΩ°$€£¥₹¢]+")
 _FACTOR = rf"{_NAME.pattern}(?: ?\^ ?-? ?[1-9])?"
@@ -100,6 +102,8 @@ def _known(name: str) -> str | None:
     """As pint has it. Case counts where a name is short: mm is not Mm."""
     if name.lower() in _POWERS | _OWN.keys():
         return _OWN.get(name.lower(), name.lower())
+    if name.lower() in _NUMBERS and name != "K":
+        return None
     spellings = (name, name.lower()) if len(name) > 3 else (name,)
     return next((spelling for spelling in spellings if spelling in _registry()), None)
 
