@@ -184,6 +184,22 @@ def test_what_bad_numbers_and_settings_do_is_as_measured():
     assert f"all scripts, {right:,.0f} ended with one line" in README
 
 
+def test_what_adapters_do_is_as_measured():
+    found = results("lora")
+    error = max(f["value"] for name, f in found.items() if "error of n_i" in name)
+    assert f"off by {error:.1e} of autograd's at most".replace("e-0", "e-") in README
+    before, adapters, whole = (
+        found[f"pocket, {name}, seed 1, 40 steps: accuracy {when}"]["value"]
+        for name, when in (("adapters", "before"), ("adapters", "after"), ("all weights", "after"))
+    )
+    assert f"accuracy from {before:.0f} % to {adapters:.0f} % with adapters, and to {whole:.0f} % with" in README
+    gap = "pocket in bfloat16, adapters: mean |log π − log μ| right after a sync, "
+    first, last = (found[f"{gap}{when}"]["value"] for when in ("first step", "last quarter of 20 steps"))
+    assert f"grew from {first:.1e} to {last:.1e} nats with adapters".replace("e-0", "e-") in README
+    cost = found["T=128: exact norms: time of a step with adapters"]
+    assert f"takes {cost['value']:.2f} [{cost['low']:.2f}, {cost['high']:.2f}] of one of all weights" in README
+
+
 def test_what_becomes_of_models_is_as_measured():
     found, checked = results("models"), results("selfcheck")
     right, refused, wrong = (found[f"types of transformers: {kind}"]["value"] for kind in ("right", "refused", "wrong"))
