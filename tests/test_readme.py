@@ -184,6 +184,15 @@ def test_what_bad_numbers_and_settings_do_is_as_measured():
     assert f"all scripts, {right:,.0f} ended with one line" in README
 
 
+def test_what_watching_costs_is_as_measured():
+    found = results("observers")
+    pocket, real = (found[f"{name}: all observers and loggers, of a step"] for name in ("pocket", "smollm2_cpu"))
+    ends = f"[{100 * pocket['low']:.1f}, {100 * pocket['high']:.1f}]"
+    assert f"take {100 * pocket['value']:.1f} % {ends} of the demo's step, more than the 2 %" in README
+    assert not pocket["holds"]
+    assert f"and {100 * real['value']:.2f} % of a step of SmolLM2-135M" in README
+
+
 def test_what_adapters_do_is_as_measured():
     found = results("lora")
     error = max(f["value"] for name, f in found.items() if "error of n_i" in name)
