@@ -18,6 +18,7 @@ NAMES = [
     "judged",
     "lora",
     "models",
+    "observers",
     "plan",
     "poison",
     "ranks",
