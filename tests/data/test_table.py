@@ -155,8 +155,13 @@ GOOD = b'{"problem": "a", "answer": "b"}\n'
         ("rows.json", b'[{"problem": "a", "answer": 1}, 7]', "data.path", "rows.json row 2 is not a JSON object"),
         ("rows.json", b'[{"problem": "a"', "data.path", "rows.json is no JSON"),
         ("rows.jsonl.gz", GOOD, "data.path", "cannot read .*rows.jsonl.gz: Not a gzipped file"),
-        ("rows.jsonl.gz", gzip.compress(GOOD)[:-9], "data.path", "cannot read .*rows.jsonl.gz: Compressed file ended"),
-        ("rows.jsonl.gz", gzip.compress(GOOD + b"{}"), "data.columns", "rows.jsonl.gz line 2 has no column"),
+        (
+            "rows.jsonl.gz",
+            gzip.compress(GOOD, mtime=0)[:-9],
+            "data.path",
+            "cannot read .*rows.jsonl.gz: Compressed file ended",
+        ),
+        ("rows.jsonl.gz", gzip.compress(GOOD + b"{}", mtime=0), "data.columns", "rows.jsonl.gz line 2 has no column"),
         ("rows.csv", b"problem,answer,answer\na,b,c\n", "data.path", "rows.csv has two columns 'answer'"),
         (
             "rows.jsonl",
