@@ -105,7 +105,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
     cfg.model, cfg.paths.output_dir = model, str(folder)
     config, tokenizer = load_config(model, "model"), load_tokenizer(model, "model")
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
-    ends = list(end_tokens(model, tokenizer))
+    ends = list(end_tokens(model, tokenizer, "model"))
     check_stop("stop", cfg.stop, tokenizer)
     common = {
         "model": model,

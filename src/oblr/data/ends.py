@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 SAID = "It is 7319, as was said."
 
 
-def end_tokens(path: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def end_tokens(path: str, tokenizer: PreTrainedTokenizerBase, setting: str = "policy.path") -> tuple[int, ...]:
     """Ids of the tokens that end a response of the model at ``path``, its tokenizer's end-of-text first.
 
     The others are those of its generation config, of its config as far as the file says so, and the one that its chat
@@ -27,8 +27,8 @@ def end_tokens(path: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
     Raises:
         SettingError: a file of the model cannot be read, or names as an end what is no token id.
     """
-    named = [tokenizer.eos_token_id, *_of_folder(path), *_of_template(tokenizer)]
-    return tuple(dict.fromkeys(token for token in named if token in _added(tokenizer)))
+    named, added = [tokenizer.eos_token_id, *_of_folder(path, setting), *_of_template(tokenizer)], _added(tokenizer)
+    return tuple(dict.fromkeys(token for token in named if token in added))
 
 
 def _added(tokenizer: PreTrainedTokenizerBase) -> set[int]:
@@ -36,21 +36,23 @@ def _added(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     return {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
 
 
-def _of_folder(path: str) -> Iterator[int]:
+def _of_folder(path: str, setting: str) -> Iterator[int]:
     """As its files say; classes have defaults that no file has."""
     written: list[dict[str, Any]] = [PretrainedConfig.get_config_dict(path)[0]]
     try:
         written.append(GenerationConfig.from_pretrained(path).to_dict())
     except (OSError, ValueError) as error:
         if (Path(path) / "generation_config.json").exists():
-            raise SettingError(path, f"its generation_config.json cannot be read: {error}", "mend it") from error
+            raise SettingError(setting, f"cannot read {path}/generation_config.json: {error}", "mend it") from error
         log.debug("%s has no generation config", path)
     for config in written:
         for part in (config, config.get("text_config") or {}):
             found = part.get("eos_token_id")
             for token in found if isinstance(found, list) else [found]:
                 if not isinstance(token, int | None):
-                    raise SettingError(path, f"its eos_token_id {token!r} is no token id", "mend its configuration")
+                    raise SettingError(
+                        setting, f"the eos_token_id {token!r} of {path} is no token id", "mend its files"
+                    )
                 if token is not None:
                     yield token
 
@@ -65,15 +67,16 @@ def _of_template(tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
     except (TemplateError, TypeError, ValueError) as error:  # one that is used is refused where it is: prompt.chat
         log.debug("the chat template refuses a turn of the assistant: %s", error)
         return
-    rest = tokenizer.encode(text.rpartition(SAID)[2], add_special_tokens=False) if SAID in text else []
-    yield from [token for token in rest if token in _added(tokenizer)][:1]
+    rest, added = tokenizer.encode(text.partition(SAID)[2], add_special_tokens=False), _added(tokenizer)
+    yield from [token for token in rest if token in added][:1]
 
 
 def check_stop(setting: str, stop: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises SettingError where a string of ``stop`` has an added token, which no text shows."""
+    added = _added(tokenizer)
     for end in stop:
         for token in tokenizer.encode(end, add_special_tokens=False):
-            if token in _added(tokenizer):
+            if token in added:
                 shown = tokenizer.convert_ids_to_tokens(token)
                 raise SettingError(setting, f"{shown} in {end!r} is a token that no text shows", "leave it out")
 
@@ -91,9 +94,10 @@ def stopped(tokenizer: PreTrainedTokenizerBase, completion: Completion, sampling
         return str(tokenizer.decode(ids[:count], skip_special_tokens=True))
 
     def ended(count: int) -> bool:
-        return any(end in text(count) for end in stop)
+        shown = text(count)
+        return any(end in shown for end in stop)
 
-    if not ended(length):
+    if not stop or not ended(length):
         return completion, text(length)
     count = bisect_left(range(length + 1), True, key=ended)
     whole = text(count)
