@@ -101,6 +101,7 @@ def test_of_long_runs_steps_are_left_out_evenly(tmp_path):
     assert list(packed(run, everything)) == list(range(9))
     assert list(packed(run, int(0.99 * everything))) == [0, 2, 4, 6, 8]
     assert list(packed(run, everything // 2)) == [0, 4, 8]
+    assert packed(run, 10) == {}  # as of each of many runs in one page
 
 
 def test_several_runs_and_what_differs(tmp_path):

@@ -60,10 +60,11 @@ def content(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def packed(run: Run, room: int) -> dict[int, list[str]]:
-    """Step → the ranks' files in base64; of a long run as many steps, evenly spread, as ``room`` bytes hold."""
+    """Step → the ranks' files in base64; of a long run as many steps, evenly spread, as ``room`` bytes hold, if any."""
     found = run.rollouts
     while 4 / 3 * sum(path.stat().st_size for files in found.values() for path in files) > room:
-        found = {step: files for place, (step, files) in enumerate(found.items()) if place % 2 == 0}
+        kept = range(0, len(found), 2) if len(found) > 1 else ()
+        found = {step: files for place, (step, files) in enumerate(found.items()) if place in kept}
     return {step: [base64.b64encode(path.read_bytes()).decode() for path in files] for step, files in found.items()}
 
 
