@@ -184,6 +184,22 @@ def test_what_bad_numbers_and_settings_do_is_as_measured():
     assert f"all scripts, {right:,.0f} ended with one line" in README
 
 
+def test_what_rewards_do_is_as_measured():
+    found = results("rewards")
+    missed = [
+        100 - found[f"{name}: {label}: math-verify agrees"]["value"]
+        for name in ("math500", "olympiadbench")
+        for label in ("sentence", "plain")
+    ]
+    assert f"misses {min(missed):.0f} to {max(missed):.0f} % of MATH-500's" in README
+    assert found["hostile: score above 0"]["value"] == found["hostile: timeouts"]["value"] == 0
+    assert f"a worker holds {found['hostile: largest memory of a worker']['value']:.3f} GiB" in README
+    everything, expressions = (
+        found[f"throughput, {kind}, 2 workers"]["value"] for kind in ("rows of all files", "answers that are no number")
+    )
+    assert f"score {everything:,.0f} responses a\nsecond, half of them wrong; {expressions:,.0f} of those" in README
+
+
 def test_what_watching_costs_is_as_measured():
     found = results("observers")
     pocket, real = (found[f"{name}: all observers and loggers, of a step"] for name in ("pocket", "smollm2_cpu"))
