@@ -92,7 +92,8 @@ def sample(policy: Policy) -> RolloutBatch:
     for problem, prompt, group in zip(policy.problems, prompts, engine.generate(prompts, sampling, seeds), strict=True):
         for completion in group:
             text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-            rollouts.append(Rollout(problem, prompt, completion, text, score(policy.reward, problem, text, completion)))
+            reward = score(policy.reward, problem, text, completion).value
+            rollouts.append(Rollout(problem, prompt, completion, text, reward))
     return RolloutBatch(rollouts, policy.responses, 0)
 
 
