@@ -5,10 +5,12 @@ All go the command line's own path in this process; some of them as a user types
 
 import json
 import os
+import re
 import shutil
 
 import pytest
 import torch
+from bad_files import BAD_FILES, KINDS
 from conftest import POCKET, ROOT, run_script
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -104,23 +106,24 @@ ROW = json.dumps({"problem": "1 + 1", "answer": "2"})
 LONG = json.dumps({"id": "long", "problem": "1 + " * 100, "answer": "2"})
 
 
-@pytest.mark.parametrize(
-    ("content", "setting", "words"),
-    [
-        (None, "data.path", ["cannot read"]),
-        ("", "data.path", ["no problems"]),
-        (f"{ROW}\n{ROW}\nnot json\n", "data.path", ["line 3"]),
-        (f"{ROW}\n{LONG}\n", "rollout.max_model_len", ["problem long", "exceeds 128"]),
-    ],
-    ids=["missing", "empty", "malformed", "prompt longer than the context"],
-)
-def test_dataset_files(refused, tmp_path, content, setting, words):
-    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+@pytest.mark.parametrize(("name", "content", "setting", "message"), BAD_FILES, ids=KINDS)
+def test_dataset_files(refused, tmp_path, name, content, setting, message):
+    """The line names file and row."""
+    good, bad = tmp_path / "good.jsonl", tmp_path / name
     good.write_text(ROW + "\n")
     if content is not None:
-        bad.write_text(content)
+        bad.write_bytes(content)
     result = refused("data=local", "reward=exact", f"data.path={bad}", f"data.held_out_path={good}")
-    check(result, setting, *words)
+    check(result, setting)
+    assert re.search(message, result.stderr)
+
+
+def test_a_prompt_that_is_longer_than_the_context(refused, tmp_path):
+    good, long = tmp_path / "good.jsonl", tmp_path / "long.jsonl"
+    good.write_text(ROW + "\n")
+    long.write_text(f"{ROW}\n{LONG}\n")
+    result = refused("data=local", "reward=exact", f"data.path={long}", f"data.held_out_path={good}")
+    check(result, "rollout.max_model_len", "problem long", "exceeds 128")
 
 
 @pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses", "unsendable"])

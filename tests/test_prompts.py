@@ -55,6 +55,25 @@ def test_chat_templates(tmp_path):
     assert PromptFormat(**settings | {"options": None})("?") == f"{BEGIN}{TURN}user\n?{TURN}assistant\n"
 
 
+def test_turns_of_a_row_are_those_of_the_chat_template(tmp_path):
+    """A row's own system message and turns, after the examples, as `apply_chat_template` writes and encodes them."""
+    tokenizer = byte_tokenizer(tmp_path)
+    turns = [("system", "Be brief."), ("user", "1 + 1"), ("assistant", "2")]
+    form = PromptFormat("Add: {prompt}", chat=True, tokenizer=str(tmp_path), examples=[("0 + 1", "1")])
+    said = [turns[0], ("user", "Add: 0 + 1"), ("assistant", "1"), *turns[1:], ("user", "Add: 3 + 4")]
+    messages = [{"role": role, "content": content} for role, content in said]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert encode(tokenizer, form("3 + 4", turns)) == expected
+    clash = PromptFormat(chat=True, tokenizer=str(tmp_path), system="Be long.")
+    with pytest.raises(SettingError, match=r"^prompt\.system: the chat has a system message of its own"):
+        clash("3 + 4", turns)
+
+
+def test_examples_come_first_as_text_too():
+    form = PromptFormat("Q: {prompt}\nA:", examples=[("1 + 1", " 2"), ("{prompt}", " {x}")])
+    assert form("3 + 4") == "Q: 1 + 1\nA: 2\n\nQ: {prompt}\nA: {x}\n\nQ: 3 + 4\nA:"
+
+
 def test_text_around_the_question_is_literal():
     assert PromptFormat("{prompt}: \\boxed{} {0}")("{x}") == "{x}: \\boxed{} {0}"
 
@@ -64,7 +83,8 @@ def test_text_around_the_question_is_literal():
     [
         ({"template": "no question"}, "prompt.template"),
         ({"system": "Be brief."}, "prompt.system"),
-        ({"examples": [("1 + 1", "2")]}, "prompt.examples"),
+        ({"examples": [("1 + 1", "2")], "template": "<|user|>{prompt}"}, "prompt.examples"),
+        ({"examples": [("1 + 1",)]}, "prompt.examples"),
         ({"chat": True}, "prompt.tokenizer"),
         ({"chat": True, "tokenizer": str(POCKET)}, "prompt.chat"),
     ],

@@ -20,11 +20,13 @@ class PromptFormat:
         chat: say it as a user's message in the tokenizer's own chat template, which then opens the answer.
         tokenizer: folder or hub id of the policy whose chat template it is.
         system: system message; None leaves it to the template.
-        examples: questions with the responses that are wanted, which come first as if they had been given.
+        examples: questions with the responses that are wanted, which come first as if they had been given: turns of
+            the chat, or, as text, each question in the template with its response and an empty line after it.
         options: what else the chat template takes, e.g. ``enable_thinking``.
 
     Raises:
-        SettingError: a template without a question, or no such chat template.
+        SettingError: a template without a question, no such chat template, a system message without one, examples that
+            are no pairs, or examples in a template that writes a chat's turns itself, whose ends are not known.
     """
 
     def __init__(
@@ -38,9 +40,17 @@ class PromptFormat:
     ):
         if "{prompt}" not in template:
             raise SettingError("prompt.template", f"{template!r} has no place for the question", "put {prompt} into it")
-        for name, value in (("system", system), ("examples", examples)):
-            if value and not chat:
-                raise SettingError(f"prompt.{name}", "text without a chat template has none", "set prompt.chat=true")
+        if system and not chat:
+            raise SettingError("prompt.system", "text without a chat template has none", "set prompt.chat=true")
+        for pair in examples:
+            if len(pair) != 2:
+                raise SettingError("prompt.examples", f"{list(pair)} is no pair", "give [question, response]")
+        if examples and not chat and "<|" in template:
+            raise SettingError(
+                "prompt.examples",
+                "the template writes a chat's turns itself, and examples have no end there",
+                "use another prompt with prompt.chat=true",
+            )
         self.template, self.chat, self.system, self.options = template, chat, system, options or {}
         self.examples = examples
         if chat:
@@ -68,7 +78,8 @@ class PromptFormat:
                 raise SettingError(
                     "prompt.chat", "text without a chat template has no place for other turns", "set prompt.chat=true"
                 )
-            return self.say(question)
+            before = [f"{self.say(example)}{response}\n\n" for example, response in self.examples]
+            return "".join([*before, self.say(question)])
         own, turns = [turn for turn in turns if turn[0] == "system"], [turn for turn in turns if turn[0] != "system"]
         if own and self.system is not None:
             raise SettingError("prompt.system", "the chat has a system message of its own", "leave prompt.system out")

@@ -96,7 +96,7 @@ CLASSES: dict[str, Section] = {
         chat=(bool, "whether in the chat template of the tokenizer"),
         tokenizer=(Text, "whose chat template"),
         system=(Text, "system message of the chat"),
-        examples=(list[list[str]], "question and response of turns that come first"),
+        examples=(list[list[str]], "[question, response] pairs that come first, as turns or as text"),
         options=(dict[str, Any] | None, "of the chat template"),
     ),
     "oblr.data.published.published": section(
