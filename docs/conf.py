@@ -23,6 +23,7 @@ autodoc_default_options = {"show-inheritance": False}
 autodoc_typehints = "none"
 html_theme = "furo"
 html_math_renderer = "mathml"
+html_show_search_summary = False  # it would read pages by requests, which files do not answer
 html_copy_source = html_show_sphinx = html_show_copyright = False
 highlight_language = "none"
 
@@ -63,13 +64,17 @@ def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
 def requests_nothing(app: Sphinx, error: Exception | None) -> None:
     """Raises where a built page would load anything from elsewhere."""
     for path in Path(app.outdir).rglob("*.html") if error is None else ():
-        if found := re.search(r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)=["'](?:https?:)?//[^>]*>""", path.read_text()):
+        if found := re.search(
+            r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)=["'](?:https?:)?//[^>]*>""", path.read_text()
+        ):
             raise ExtensionError(f"{path.name} loads {found[0]}")
 
 
 def setup(app: Sphinx) -> None:
     def formula(self, node: nodes.math) -> None:
-        tex = node.astext().replace(r"\lt ", "<").replace(r"\gt ", ">")  # which GitHub wants, and docutils does not know
+        tex = (
+            node.astext().replace(r"\lt ", "<").replace(r"\gt ", ">")
+        )  # which GitHub wants, and docutils does not know
         self.body.append(tex2mathml(tex, as_block=isinstance(node, nodes.math_block)))
         raise nodes.SkipNode
 
