@@ -18,8 +18,8 @@ ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scrip
 #: Scripts by what they are called in a clone, and installed.
 COMPOSED = {"src/train.py": "train", "oblr-train": "train", "src/eval.py": "eval", "oblr-eval": "eval"}
 SWEPT = {"src/sweep.py", "oblr-sweep"}
-#: What a page may name that a reader has, and the clone has not.
-THEIRS = {"model=last", "model=[A,B]", "ckpt_path=last"}
+#: Where a page names what a reader has and the clone has not: what is checked in its place.
+THEIRS = {"model=last": "model=A", "model=[A,B]": "model=A", "ckpt_path=last": "ckpt_path=A"}
 
 
 def anchors(path: Path) -> set[str]:
@@ -70,7 +70,7 @@ def commands() -> list[str]:
 
 
 def overrides(words: list[str]) -> list[str]:
-    return [word for word in words if "=" in word and word not in THEIRS and not word.startswith("--")]
+    return [THEIRS.get(word, word) for word in words if "=" in word and not word.startswith("--")]
 
 
 def check(script: str, words: list[str]) -> None:
