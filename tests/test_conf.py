@@ -110,10 +110,12 @@ def test_the_benchmark_chain_sum_is_what_the_demo_holds_out():
 
 
 SERVE = (ROOT / "slurm" / "serve.sbatch").read_text()
-README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("example", re.findall(r"sbatch (.*slurm/serve\.sbatch [^#\n]*)", SERVE + README))
+@pytest.mark.parametrize(
+    "example",
+    re.findall(r"sbatch (.*slurm/serve\.sbatch [^#\n]*)", SERVE + (ROOT / "docs" / "machines.md").read_text()),
+)
 def test_examples_of_serve_sbatch_ask_for_what_vllm_can_start(example):
     """The job's GPUs that do not train serve, and the policy's heads divide as the server wants them to."""
     options, _, overrides = example.partition("slurm/serve.sbatch")

@@ -199,3 +199,13 @@ def test_engines_of_two_workers_do_not_share_a_gpu(tmp_path, gpu, workers):
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = warm.run(command, ROOT, os.environ | {"PYTHONPATH": path}, timeout=120)
     assert f"workers {workers}\n" in done.stdout
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "src").glob("*.py")))
+def test_a_script_outside_the_environment_says_what_to_do(script):
+    bare = [sys.executable, "-E", "-S", f"src/{script}", "experiment=pocket"]  # Python without any package
+    done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"error: .* has no hydra \(activate the environment: source \.venv/bin/activate;.*\)\n", done.stderr
+    )

@@ -1,6 +1,8 @@
 """What a run was can be told from what it has written."""
 
+import json
 import subprocess
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,10 @@ def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
     write_record(tmp_path, tmp_path, "seed: 1\n", seed=1)
     assert not (tmp_path / FINISHED).exists()
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "config-2.yaml", "run.json", "run-2.json"}
+
+
+def test_a_run_records_everything_that_is_installed(tmp_path):
+    write_record(tmp_path, tmp_path, "seed: 1\n")
+    versions = json.loads((tmp_path / "run.json").read_text())["versions"]
+    assert versions.keys() == {one.name for one in distributions()} | {"python"}
+    assert all(versions[name] == version(name) for name in ("torch", "numpy", "hydra-core"))

@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedTokenizerBase
 
 from oblr.checks import check_engine, check_folder
-from oblr.commands.launch import ROOT
 from oblr.commands.rescore import rescore
 from oblr.data.ends import check_stop, end_tokens
 from oblr.errors import SettingError
@@ -28,6 +27,7 @@ from oblr.policy.model import load_config, load_tokenizer, stored_weights, weigh
 from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose
 from oblr.run.lock import sole_user
+from oblr.run.places import CODE
 from oblr.run.provenance import revision, versions, write_record
 from oblr.run.terminal import quiet_terminal
 from oblr.types import Problem, Sampling
@@ -115,7 +115,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         **{name: cfg[name] for name in ("dtype", "temperature", "samples", "seed", "chunk", "top_p", "top_k", "min_p")},
         "stop": list(cfg.stop),
         "end_tokens": ends,
-        "revision": revision(ROOT),
+        "revision": revision(CODE),
         "versions": versions(),
     }
     benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
@@ -166,7 +166,7 @@ def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
             for task in evaluation.tasks:
                 task.record.begin()
             cfg = evaluation.cfg
-            write_record(evaluation.folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(evaluation.folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
             try:
                 sample(evaluation, display)
             except KeyboardInterrupt:

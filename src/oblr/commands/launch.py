@@ -28,11 +28,10 @@ from omegaconf.errors import OmegaConfBaseException
 from oblr.errors import REMEDIES, RunError, SettingError
 from oblr.run.manifest import by_age
 from oblr.run.moved import renewed
+from oblr.run.places import CONF, MODELS, ROOT
 from oblr.run.terminal import print_error, print_warning
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def newest_run(runs: str) -> str:
@@ -59,6 +58,7 @@ def run_folder(runs: str, ckpt_path: str | None) -> str:
 def register_resolvers() -> None:
     """Functions that the configuration files call."""
     OmegaConf.register_new_resolver("root", lambda: str(ROOT), replace=True)
+    OmegaConf.register_new_resolver("models", lambda: str(MODELS), replace=True)
     OmegaConf.register_new_resolver(
         "computed_in", lambda precision, dtype: "bfloat16" if precision == "bf16-mixed" else dtype, replace=True
     )
@@ -82,7 +82,7 @@ def launch(config_name: str, command: str) -> None:
             module.main(cfg)
 
     with one_line_errors():
-        hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name=config_name)(task)()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
 
 
 def settle(cfg: DictConfig, script: str) -> None:
@@ -113,7 +113,7 @@ def renew_paths(cfg: DictConfig) -> None:
 def composer() -> Iterator[Callable[[str, Sequence[str], RunMode], DictConfig]]:
     """Yields what composes a configuration, ``hydra`` included, of its name, overrides and mode."""
     register_resolvers()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
 
         def compose(config_name: str, overrides: Sequence[str], mode: RunMode) -> DictConfig:
             composing = GlobalHydra.instance().hydra
@@ -169,7 +169,7 @@ def _one_line(error: BaseException) -> str | None:
 
 def _no_option(file: str) -> str:
     group = Path(file).parent
-    options = sorted({path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} - {"base"})
+    options = sorted({path.stem for path in (CONF / group).glob("*.yaml")} - {"base"})
     return f"{group}: there is no {file} (use some of {', '.join(options)})"
 
 
@@ -177,7 +177,7 @@ def _no_file(problem: str) -> str:
     """What Hydra says of a value that names of files cannot be; it does not say which group's."""
     for argument in sys.argv[1:]:
         group, _, value = argument.partition("=")
-        folder = ROOT / "conf" / group
+        folder = CONF / group
         if folder.is_dir() and not all((folder / f"{name}.yaml").is_file() for name in value.strip("[]").split(",")):
             return _no_option(f"{group}/{value}")
     return problem

@@ -12,7 +12,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.checks import check_batch, check_engine, check_policy, count_ranks
-from oblr.commands.launch import ROOT
 from oblr.errors import SettingError
 from oblr.plan.duration import Usual
 from oblr.plan.machine import this_cpu
@@ -20,6 +19,7 @@ from oblr.plan.memory import GIB, Change, Device, Plan, advise, make_plan
 from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
+from oblr.run.places import CONF
 
 #: Share of a step that a change must save to be worth a word, and how many are planned anew at most.
 GRAIN, TRIED = 0.01, 2
@@ -91,7 +91,7 @@ def usual(cfg: DictConfig) -> Usual:
 def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
     speed, sequences = speed or speed_of(cfg), usual(cfg)
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
-    local = ROOT / "conf" / "architecture" / cfg.policy.path
+    local = CONF / "architecture" / cfg.policy.path
     path = str(local) if local.exists() else cfg.policy.path
     config = check_policy(path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)

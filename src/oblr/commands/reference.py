@@ -1,8 +1,8 @@
 """``src/settings.py``: print the reference of all settings."""
 
-from oblr.commands.launch import ROOT
+from oblr.run.places import CONF
 from oblr.settings.reference import reference
 
 
 def main() -> None:
-    print(reference(ROOT / "conf"), end="")
+    print(reference(CONF), end="")

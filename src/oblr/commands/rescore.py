@@ -9,7 +9,6 @@ import rich
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.checks import check_folder
-from oblr.commands.launch import ROOT
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
@@ -19,6 +18,7 @@ from oblr.evaluation.rescoring import rejudge
 from oblr.problem import UnsavedTokens
 from oblr.rewards.base import try_out
 from oblr.run.lock import sole_user
+from oblr.run.places import CODE
 from oblr.run.provenance import revision, write_record
 from oblr.run.terminal import quiet_terminal
 from oblr.types import Problem
@@ -44,13 +44,13 @@ def rescore(cfg: DictConfig) -> None:
     columns = groups({name: problems for name, _, problems, _ in parts}, cfg.by)
     check_folder(folder, joining=any(folder.glob("*.jsonl")))
     with sole_user(folder):
-        ours = {"reward": reward, "rescored": revision(ROOT)}
+        ours = {"reward": reward, "rescored": revision(CODE)}
         records = {name: Record(folder, name, summaries[name]["settings"] | ours) for name in summaries}
         rich.print(f"folder      {folder}")
         total = sum(len(one.responses) for *_, attempts in parts for one in attempts)
         done = sum(len(one.responses) for record in records.values() for one in record.attempts)
         with quiet_terminal(folder / "eval.log"), shown(total, done) as display:
-            write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
             for name, benchmark, problems, attempts in parts:
                 display.phase(name)
                 record = records[name]

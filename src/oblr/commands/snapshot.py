@@ -7,14 +7,15 @@ from pathlib import Path
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from oblr.commands.launch import ROOT, composer, job_config
+from oblr.commands.launch import composer, job_config
+from oblr.run.places import CODE
 from oblr.run.provenance import snapshot
 
 
 def take_snapshot(folder: Path, overrides: Sequence[str]) -> None:
     with composer() as compose:
         config = OmegaConf.to_yaml(job_config(compose("train", overrides, RunMode.MULTIRUN)))
-    snapshot(ROOT, folder, config)
+    snapshot(CODE, folder, config)
 
 
 def main() -> None:

@@ -18,8 +18,9 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from oblr.commands.launch import ROOT, RUN_FOLDER, composer, job_config, settle
+from oblr.commands.launch import RUN_FOLDER, composer, job_config, settle
 from oblr.errors import SettingError
+from oblr.run.places import CODE, INSTALLED
 from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table
 
 
@@ -71,9 +72,8 @@ def combinations(swept: Sequence[Override]) -> list[list[str]]:
 
 def command(task: Task) -> tuple[list[str], dict[str, str]]:
     """``train.py`` with the task's overrides, and the environment that tells it its folder."""
-    return [sys.executable, str(ROOT / "src" / "train.py"), *task.overrides], os.environ | {
-        RUN_FOLDER: str(task.folder)
-    }
+    script = ["-m", "oblr.commands.scripts"] if INSTALLED else [str(CODE / "src" / "train.py")]
+    return [sys.executable, *script, *task.overrides], os.environ | {RUN_FOLDER: str(task.folder)}
 
 
 def run(task: Task) -> int:
@@ -142,6 +142,7 @@ def pick(tasks: Sequence[Task], number: int) -> Task:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("overrides", nargs="*", help="as for train.py; experiment=sweep sets what is swept")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of configuration files of your own")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--count", action="store_true", help="print how many tasks there are")
     action.add_argument("--task", type=int, metavar="K", help="run task K alone, from 0")
@@ -150,7 +151,8 @@ def main() -> None:
         "--log", metavar="NAME", help="with --task: append what the run says to this file in its folder"
     )
     asked = parser.parse_intermixed_args()
-    folder, tasks = compose_tasks(asked.overrides)
+    own = [f"hydra.searchpath=[file://{asked.config_dir.resolve()}]"] if asked.config_dir else []
+    folder, tasks = compose_tasks([*asked.overrides, *own])
     if asked.count:
         print(len(tasks))
     elif asked.table:

@@ -28,12 +28,13 @@ from oblr.checks import (
     trained,
 )
 from oblr.commands.changed import changed, changes_table
-from oblr.commands.launch import ROOT, RUN_FOLDER, RUN_PROCESS
+from oblr.commands.launch import RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
 from oblr.data.ends import end_tokens
 from oblr.policy.model import load_tokenizer
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
+from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
 from oblr.run.terminal import quiet_terminal
@@ -76,7 +77,7 @@ def main(cfg: DictConfig) -> None:
     with quiet_terminal(log_file(folder, rank)):
         L.seed_everything(cfg.seed)
         if first:
-            write_record(folder, ROOT, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
             rich.print(changes_table(differences))
             for note in datamodule.notes:
                 rich.print(escape(note))

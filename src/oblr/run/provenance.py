@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,12 @@ def _version(package: str) -> str | None:
         return None
 
 
+def environment() -> dict[str, str]:
+    """Version of every distribution that is installed, and Python's; of two of one name the one that is imported."""
+    found = {one.name: one.version for one in reversed(list(distributions()))}
+    return {name: found[name] for name in sorted(found, key=str.lower)} | {"python": sys.version.split()[0]}
+
+
 def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
     """Write ``config.yaml`` and ``run.json``; a resumed run adds ``config-2.yaml``, ``run-2.json``, and so on.
 
@@ -89,7 +95,7 @@ def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
     existing = len(list(folder.glob("run*.json")))
     suffix = f"-{existing + 1}" if existing else ""
     (folder / f"config{suffix}.yaml").write_text(config)
-    record = {"command": sys.argv, "revision": revision(root), "versions": versions(), **facts}
+    record = {"command": sys.argv, "revision": revision(root), "versions": environment(), **facts}
     (folder / f"run{suffix}.json").write_text(json.dumps(record, indent=2) + "\n")
 
 

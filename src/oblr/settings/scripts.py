@@ -26,7 +26,7 @@ from oblr.settings.kinds import (
 
 CHAT = (Part("oblr.data"), "what becomes of questions")
 PATHS = {
-    "root": (str, "the checkout"),
+    "root": (str, "the checkout; of an installed package the current folder"),
     "models": (str, "folder of models that are made here"),
     "runs": (str, "folder of runs"),
     "output_dir": (str, "the run's own folder"),

@@ -1,0 +1,28 @@
+"""What a wheel has beside code: configuration, pocket policies, and the revision. ``oblr.run.places`` finds them.
+
+An editable install has none of it, since it reads the clone.
+"""
+
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class Data(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":
+            return
+        root = Path(self.root)
+        sys.path.insert(0, str(root / "src"))
+        from oblr.run.provenance import REVISION, revision  # the standard library is all it needs
+
+        of_this = Path(mkdtemp()) / REVISION
+        of_this.write_text(revision(root) + "\n")
+        build_data["force_include"] |= {
+            str(root / "conf"): "oblr/_conf",
+            str(of_this): f"oblr/{REVISION}",
+            **{str(path): f"oblr/_models/{path.name}" for path in sorted((root / "models").glob("pocket*"))},
+        }

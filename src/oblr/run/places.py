@@ -1,0 +1,15 @@
+"""Where things are: in a clone beside the code, in an installed package inside it."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+#: Whether this is a wheel's copy of the code; hatch_build.py says what that holds.
+INSTALLED = (_PACKAGE / "_conf").is_dir()
+#: The folder whose revision is the code's.
+CODE = _PACKAGE if INSTALLED else _PACKAGE.parents[1]
+#: The configuration files.
+CONF = CODE / ("_conf" if INSTALLED else "conf")
+#: The policies that come along.
+MODELS = CODE / ("_models" if INSTALLED else "models")
+#: What ``runs/`` lies in: the clone, or the folder that a script is started in.
+ROOT = Path.cwd() if INSTALLED else CODE

@@ -1,0 +1,134 @@
+"""README and pages: links lead somewhere, commands compose, code runs, and first questions have short answers."""
+
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import PAGES, ROOT
+from hydra.types import RunMode
+
+from oblr.commands.launch import composer, job_config
+from oblr.settings.check import check_settings
+
+README = PAGES[0].read_text()
+ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+#: Scripts by what they are called in a clone, and installed.
+COMPOSED = {"src/train.py": "train", "oblr-train": "train", "src/eval.py": "eval", "oblr-eval": "eval"}
+SWEPT = {"src/sweep.py", "oblr-sweep"}
+#: Where a page names what a reader has and the clone has not: what is checked in its place.
+THEIRS = {"model=last": "model=A", "model=[A,B]": "model=A", "ckpt_path=last": "ckpt_path=A"}
+
+
+def anchors(path: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def section(path: Path, anchor: str) -> str:
+    """What stands below the title of that anchor, up to the next one."""
+    parts = re.split(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+    named = dict(zip(parts[1::2], parts[2::2], strict=True))
+    (title,) = (title for title in named if re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") == anchor)
+    return named[title]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        found = page.parent / path if path else page
+        assert found.exists(), target
+        if found.suffix == ".md" and anchor:
+            assert anchor in anchors(found), target
+
+
+def test_the_readme_leads_to_every_page_and_is_short():
+    assert len(README.splitlines()) <= 120
+    assert {f"docs/{path.name}" for path in PAGES[1:]} <= set(re.findall(r"\]\(([^)#\s]+)", README))
+
+
+def test_five_questions_have_short_answers_one_click_away():
+    answers = re.findall(r"^\| .*\? \| \[.*\]\(([^#)]+)#([^)]+)\) \|$", README, flags=re.MULTILINE)
+    assert len(answers) == 5
+    for page, anchor in answers:
+        words = len(section(ROOT / page, anchor).split())
+        assert 40 < words < 200, f"{page}#{anchor} has {words} words"
+
+
+def commands() -> list[str]:
+    """Each line of each block that shows what to type, without its comment."""
+    lines = []
+    for page in PAGES:
+        for block in re.findall(r"^```\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+            for line in block.splitlines():
+                lines += [part.strip() for part in re.split(r" # |\s+# |&&", line)[:: 1 if "&&" in line else 2]]
+    first = r"((PYTHONPATH=\S+ )?python |make |sbatch |source |oblr-|tensorboard |pip |git )"
+    return sorted({line for line in lines if re.match(first, line)})
+
+
+def overrides(words: list[str]) -> list[str]:
+    return [THEIRS.get(word, word) for word in words if "=" in word and not word.startswith("--")]
+
+
+def check(script: str, words: list[str]) -> None:
+    with composer() as compose:
+        cfg = job_config(compose(script, words, RunMode.RUN))
+        check_settings(cfg, script)
+
+
+def check_sweep(words: list[str]) -> None:
+    with composer() as compose:
+        check_settings(
+            job_config(compose("train", [word for word in words if "," not in word or "[" in word], RunMode.RUN)),
+            "train",
+        )
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_are_taken(command):
+    """As far as can be told without a GPU, a hub, or the reader's own files: composed, and every setting checked."""
+    words = [word for word in shlex.split(command) if not word.startswith("PYTHONPATH=")]
+    program, *rest = words[1:] if words[0] == "python" else words
+    if program == "make":
+        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    elif program == "sbatch":
+        (file,) = (word for word in rest if word.startswith("slurm/"))
+        assert (ROOT / file).exists()
+        if "sweep" in file:
+            return check_sweep(overrides(rest))
+        check("train", overrides(rest))
+    elif program in COMPOSED:
+        if "--config-dir" in rest:
+            return  # test_code_of_ones_own_runs
+        check(COMPOSED[program], overrides(rest))
+    elif program in SWEPT:
+        check_sweep(overrides(rest))
+    elif program.startswith("oblr-"):
+        assert program in ENTRIES
+    elif words[0] == "python":
+        assert (ROOT / program).exists()
+        flags = {word for word in rest if word.startswith("--")}
+        assert all(flag in (ROOT / program).read_text() for flag in flags)
+    else:
+        assert program in ("source", "tensorboard", "pip", "git")
+
+
+def test_code_of_ones_own_runs(tmp_path, train, monkeypatch):
+    """The files of docs/own.md, as the page shows them, in one short run."""
+    for language, name, text in re.findall(
+        r"^```(python|yaml)\n# (\S+)\n(.*?)^```$", (ROOT / "docs" / "own.md").read_text(), re.MULTILINE | re.DOTALL
+    ):
+        assert name.endswith("py" if language == "python" else "yaml")
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'mine'}:{':'.join(sys.path)}")
+    own = ["baseline=short", "data=doubles"]
+    done = train(
+        *own, "reward=python", "reward.path=my_reward.reward", "steps=1", "--config-dir", str(tmp_path / "mine/conf")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ShortBaseline" in (tmp_path / "run" / "config.yaml").read_text()
+    assert {"my_reward.reward", "my_problems.Doubles"} <= set((tmp_path / "run" / "config.yaml").read_text().split())
