@@ -10,6 +10,7 @@ import re
 import datasets
 import pyarrow.parquet
 import pytest
+from bad_files import BAD_FILES, KINDS
 
 from oblr.data.prompts import PromptFormat
 from oblr.data.table import TableProblems

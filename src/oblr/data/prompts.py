@@ -78,8 +78,8 @@ class PromptFormat:
                 raise SettingError(
                     "prompt.chat", "text without a chat template has no place for other turns", "set prompt.chat=true"
                 )
-            before = [f"{self.say(example)}{response}\n\n" for example, response in self.examples]
-            return "".join([*before, self.say(question)])
+            shown = [f"{self.say(example)}{response}\n\n" for example, response in self.examples]
+            return "".join([*shown, self.say(question)])
         own, turns = [turn for turn in turns if turn[0] == "system"], [turn for turn in turns if turn[0] != "system"]
         if own and self.system is not None:
             raise SettingError("prompt.system", "the chat has a system message of its own", "leave prompt.system out")
