@@ -76,7 +76,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 POCKET = ROOT / "models" / "pocket"
 #: A run of seconds.
 SMALL = (
-    *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8"),
+    *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "rollout.max_new_tokens=32"),
+    "data.held_out.size=8",
     "~callbacks.summary",  # a picture, which takes a second to draw
 )
 VOCAB = 97

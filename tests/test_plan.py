@@ -124,7 +124,6 @@ def test_shards_are_those_of_fsdp(size, ranks):
     ("world", "passes", "lora"),
     [
         (World(8, sharded=True, mixed=True, checkpointing=True), "two", None),
-        (World(mixed=True, checkpointing=True), "two", None),
         (World(mixed=True, gpu=False), "one", None),
         (World(8, sharded=True, mixed=True), "one", LoRA(4, 8.0, "all-linear", 0)),
     ],
