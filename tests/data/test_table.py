@@ -126,7 +126,13 @@ def test_paths_below_columns_and_chats_of_one_message(tmp_path):
     assert (problem.metadata["note"], problem.metadata["question"]) == ("a dotted name is a name", "2 + 3")
     (same,) = TableProblems(path, columns=columns | {"prompt": "messages.0.content"})
     assert same.prompt == "2 + 3"
-    for missing in ("messages.1.content", "messages.x.content", "extra.question", "extra.answer.0"):
+    for missing in (
+        "messages.1.content",
+        "messages.-1.content",
+        "messages.0_0.content",
+        "extra.question",
+        "extra.answer.0",
+    ):
         with pytest.raises(SettingError, match=rf"rows\.jsonl line 1 has no column '{re.escape(missing)}'"):
             TableProblems(path, columns=columns | {"prompt": missing})
 

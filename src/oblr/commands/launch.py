@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from oblr.errors import REMEDIES, RunError, SettingError
 from oblr.run.manifest import by_age
 from oblr.run.moved import renewed
-from oblr.run.places import CONF, MODELS, ROOT
+from oblr.run.places import CONF, ROOT, models_of
 from oblr.run.terminal import print_error, print_warning
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
@@ -58,7 +58,7 @@ def run_folder(runs: str, ckpt_path: str | None) -> str:
 def register_resolvers() -> None:
     """Functions that the configuration files call."""
     OmegaConf.register_new_resolver("root", lambda: str(ROOT), replace=True)
-    OmegaConf.register_new_resolver("models", lambda: str(MODELS), replace=True)
+    OmegaConf.register_new_resolver("models", lambda root: str(models_of(root)), replace=True)
     OmegaConf.register_new_resolver(
         "computed_in", lambda precision, dtype: "bfloat16" if precision == "bf16-mixed" else dtype, replace=True
     )

@@ -20,6 +20,8 @@ def cell(row: Mapping[str, Any], path: str, place: str) -> Any:
     value: Any = row
     for step in path.split("."):
         try:
+            if isinstance(value, list) and not step.isdecimal():
+                raise IndexError(step)  # what int() takes besides: -1, 0_1
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             known = f"name one of {sorted(map(str, row))}, or what is below them, as in messages.0.content"

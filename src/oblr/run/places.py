@@ -9,7 +9,10 @@ INSTALLED = (_PACKAGE / "_conf").is_dir()
 CODE = _PACKAGE if INSTALLED else _PACKAGE.parents[1]
 #: The configuration files.
 CONF = CODE / ("_conf" if INSTALLED else "conf")
-#: The policies that come along.
-MODELS = CODE / ("_models" if INSTALLED else "models")
 #: What ``runs/`` lies in: the clone, or the folder that a script is started in.
 ROOT = Path.cwd() if INSTALLED else CODE
+
+
+def models_of(root: str) -> Path:
+    """The policies that come along: in the package, or in the clone ``root``, which a job's copy of the code lacks."""
+    return CODE / "_models" if INSTALLED else Path(root, "models")
