@@ -5,7 +5,7 @@ An editable install has none of it, since it reads the clone.
 
 import sys
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -19,7 +19,8 @@ class Data(BuildHookInterface):
         sys.path.insert(0, str(root / "src"))
         from oblr.run.provenance import REVISION, revision  # the standard library is all it needs
 
-        of_this = Path(mkdtemp()) / REVISION
+        self.folder = TemporaryDirectory()  # as long as the build
+        of_this = Path(self.folder.name) / REVISION
         of_this.write_text(revision(root) + "\n")
         build_data["force_include"] |= {
             str(root / "conf"): "oblr/_conf",

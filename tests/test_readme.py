@@ -228,3 +228,58 @@ def test_what_becomes_of_models_is_as_measured():
     assert f"takes {checked['pocket policy: check over update']['value']:.2f} of an update" in README
     assert checked["caught"]["value"] == checked["planted faults"]["value"]
     assert wrong == found["random models: wrong"]["value"] == 0
+
+
+def test_what_helps_in_short_is_as_measured():
+    values = {name: figure["value"] for name, figure in results("results").items()}
+    first, findings = (page("README.md"), page("docs/findings.md"))
+    constant, snr = (
+        values[f"gradient_weighted, {rate}: area under the curve, over RLOO's"] for rate in ("constant", "snr")
+    )
+    assert f"by {constant:+.1f} points of area at a constant rate, {snr:+.1f} under the SNR schedule" in first
+    assert (
+        f"by {constant:.1f} points of area under the accuracy curve at a constant rate and {snr:.1f} under" in findings
+    )
+    least, most = sorted(values[f"gradient_weighted, {rate}: cost of the updates"] for rate in ("constant", "snr"))
+    for text in (first, findings):
+        assert f"{least:.1f} to {most:.1f} times the CPU time" in text
+
+
+def test_the_cost_in_short_is_as_measured():
+    values = {name: figure["value"] for name, figure in results("gradnorm").items()}
+    names = ("T=128", "T=512", "T=1024", "T=24 to 120")
+    times = [f"{values[f'{name}: time, one pass, exact']:.2f}" for name in names]
+    memory = [f"{values[f'T={length}: peak memory, one pass, exact']:.2f}" for length in (128, 512)]
+    said, short = (
+        "one exact update takes {} of a plain one at 128 tokens a response, {} at 512 and {} at 1,024;",
+        "where lengths differ, {}.",
+    )
+    text = " ".join(page("docs/cost.md").split())
+    assert f"{said} {short}".format(*times) in text
+    assert "Memory is {} to {} of it.".format(*memory) in text
+    step = {name: figure["value"] for name, figure in results("step").items()}
+    assert f"The update is about {step['vllm: time, update']:.0f} % of a step" in text
+    beside = step["TRL's step over ours with vLLM"]
+    assert f"takes {beside:.2f} times as long" in text
+
+
+def test_evaluations_are_as_measured():
+    values = {name: figure["value"] for name, figure in results("eval").items()}
+    text = " ".join(page("docs/evaluation.md").split())
+    least = [values[f"lowest coverage, with ends: {n} problems"] for n in (30, 500)]
+    assert (
+        "hold it in {:.1f} % of all draws or more with 30 problems and in {:.1f} % or more with 500".format(*least)
+        in text
+    )
+    assert f"go down to {values['lowest coverage, plain: 30 problems']:.0f} %" in text
+    found = {name: value for name, value in values.items() if name.startswith("differences found at 5 %")}
+    none = {name: value for name, value in found.items() if re.search(r"truth (\S+) and \1$", name)}
+    few, many = ([value for name, value in found.items() if f": {n} " in name and name not in none] for n in (30, 500))
+    assert f"found in {min(few):.0f} to {max(few):.0f} % of all comparisons, with 500 in {int(min(many))} % or" in text
+    assert f"but in {max(none.values()):.1f} % of comparisons at most" in text
+    held = min(value for name, value in values.items() if name.startswith("coverage of a difference"))
+    assert f"The interval of a difference holds it in {held:.1f} % of draws or more" in text
+
+
+def page(name):
+    return (ROOT / name).read_text()

@@ -46,9 +46,8 @@ def paired_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     for rows in _blocks(n):
         flips = random.integers(0, 2, (rows, n))
         flipped, count = flips @ differences, flips.sum(1)
-        with np.errstate(
-            divide="ignore", invalid="ignore"
-        ):  # a flip of nothing, or of all, is as far from 0 as none, whatever δ is
+        # a flip of nothing, or of all, is as far from 0 as none, whatever δ is
+        with np.errstate(divide="ignore", invalid="ignore"):
             means = np.stack([flipped / count, (differences.sum() - flipped) / (n - count)], axis=1)
         means[(count == 0) | (count == n)] = [-np.inf, np.inf]
         ends.append(np.sort(means, axis=1))
