@@ -91,6 +91,20 @@ BAD_FILES = [
         "prompt.chat",
         "line 1: text without a chat template has no place for other turns",
     ),
+    (
+        "rows.jsonl",
+        b'{"problem": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}, '
+        b'{"role": "user", "content": "b"}], "answer": 1}',
+        "data.columns",
+        "line 1 has a call of a tool in column 'problem.0'",
+    ),
+    (
+        "rows.jsonl",
+        GOOD + b'{"problem": "a", "answer": 1, "answer": 2}',
+        "data.path",
+        "line 2 is no JSON: an object has two values of 'answer'",
+    ),
+    ("rows.csv", b"problem,answer\na,b\nc,NaN\n", "data.columns", "rows.csv line 3 has NaN, no number, in .*'answer'"),
     ("rows.parquet", b"PAR1", "data.path", "cannot read .*rows.parquet"),
     ("rows.parquet", None, "data.path", "cannot read .*rows.parquet"),
 ]

@@ -118,6 +118,22 @@ def test_dataset_files(refused, tmp_path, name, content, setting, message):
     assert re.search(message, result.stderr)
 
 
+@pytest.mark.parametrize("path", ["extra.gold", "extra.answers.7", "extra.answers.-1", "extra.answer.text"])
+def test_a_path_to_no_column(refused, tmp_path, path):
+    row = {"problem": "1 + 1", "extra": {"answer": "2", "answers": ["2"]}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    result = refused(
+        "data=local", "reward=exact", f"data.path={tmp_path / 'rows.jsonl'}", f"data.columns.answer={path}"
+    )
+    check(result, "data.columns", "rows.jsonl line 1 has no column", path)
+
+
+@pytest.mark.parametrize("weight", ["0", ".nan"])
+def test_weights_of_a_mixture(tmp_path, weight):
+    given = ("experiment=pocket", "data=mixture", "reward=math", f"data.weights.math={weight}")
+    check(run_script("train.py", *given, f"paths.output_dir={tmp_path / 'run'}"), "data.weights")
+
+
 def test_a_prompt_that_is_longer_than_the_context(refused, tmp_path):
     good, long = tmp_path / "good.jsonl", tmp_path / "long.jsonl"
     good.write_text(ROW + "\n")

@@ -74,6 +74,15 @@ def test_examples_come_first_as_text_too():
     assert form("3 + 4") == "Q: 1 + 1\nA: 2\n\nQ: {prompt}\nA: {x}\n\nQ: 3 + 4\nA:"
 
 
+def test_a_question_is_not_among_its_own_examples(tmp_path):
+    byte_tokenizer(tmp_path)
+    for settings in ({}, {"chat": True, "tokenizer": str(tmp_path)}):
+        form = PromptFormat(examples=[("1 + 1", " Two"), ("1 +  2 ", " Three")], **settings)
+        asked = PromptFormat(examples=[("1 + 1", " Two")], **settings)
+        assert form("1 + 2") == asked("1 + 2")
+        assert "Three" in form("1 + 3")
+
+
 def test_text_around_the_question_is_literal():
     assert PromptFormat("{prompt}: \\boxed{} {0}")("{x}") == "{x}: \\boxed{} {0}"
 

@@ -89,11 +89,12 @@ def test_several_answers_numbers_ids_and_columns_for_rewards(tmp_path):
     rows = [
         {"id": "a", "problem": 7, "final_answer": ["$2$", 3], "summaries": ["x", "y"]},
         {"id": "b", "problem": "?", "final_answer": 0.5, "summaries": []},
+        {"id": "c", "problem": "?", "final_answer": True, "summaries": []},
     ]
     columns = {"answer": "final_answer", "references": "summaries", "id": None}
-    first, second = TableProblems(write(tmp_path / "rows.jsonl", rows), columns=columns)
+    first, second, third = TableProblems(write(tmp_path / "rows.jsonl", rows), columns=columns)
     assert (first.id, first.prompt, first.answer, first.metadata["references"]) == ("a", "7", "$2$, 3", ["x", "y"])
-    assert (second.id, second.answer) == ("b", "0.5")
+    assert (second.id, second.answer, third.answer) == ("b", "0.5", "true")
 
 
 @pytest.mark.parametrize(("name", "content", "setting", "message"), BAD_FILES, ids=KINDS)

@@ -121,6 +121,18 @@ def test_comparison(tmp_path):
     assert lines[-1] == '- sums: model is "m" and "n"'
 
 
+def test_groups_are_compared_too(tmp_path):
+    levels, others = {"level": [1, 1, 2, 2, 2]}, {"level": [1, 1, 1, 3, 3]}
+    for name, right, groups in (("a", 1, levels), ("b", 2, levels), ("c", 2, others)):
+        record = written(tmp_path / name, right=right)
+        record.finish([1], groups)
+    compared, some = (compare(tmp_path / "a", tmp_path / other).splitlines()[2:] for other in "bc")
+    sizes = {line[0]: line[1] for line in map(cells, compared)}
+    assert sizes == {"sums": "5", "sums: level=1": "2", "sums: level=2": "3"}
+    assert {cells(line)[4] for line in compared if cells(line)[2] == "avg@4, %"} == {"50.0"}
+    assert {line[0]: line[1] for line in map(cells, some)} == {"sums": "5", "sums: level=1": "2"}
+
+
 def test_evaluations_with_numbers_of_samples_of_their_own_are_compared_by_what_both_have(tmp_path):
     written(tmp_path / "a")
     written(tmp_path / "b", samples=2)

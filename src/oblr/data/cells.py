@@ -41,6 +41,8 @@ def said(value: Any, path: str, place: str, several: bool = False) -> str:
     if several and isinstance(value, list) and value:
         return ", ".join(said(one, path, place) for one in value)
     if not (what := _nothing(value)):
+        if isinstance(value, bool):
+            return str(value).lower()  # as JSON has it
         return f"{value:f}" if isinstance(value, Decimal) else str(value).strip()
     raise SettingError("data.columns", f"{place} has {what} in column {path!r}", "mend or remove the row")
 
@@ -51,7 +53,8 @@ def _nothing(value: Any) -> str:
         case None:
             return "null"
         case str():
-            return "" if value.strip() else "no text"
+            missing = value.strip().lower() == "nan"  # as a table's missing value is written to CSV
+            return f"{value.strip()}, no number," if missing else "" if value.strip() else "no text"
         case Written():  # too large for a float, some are infinite there
             return ""
         case float() | Decimal():

@@ -27,6 +27,10 @@ def chat(messages: Sequence[Any], path: str, place: str) -> tuple[str, list[tupl
             raise SettingError(
                 "data.columns", f"{place} has a system message in column {f'{path}.{number}'!r}", "put it first"
             )
+        if message.get("tool_calls"):
+            raise SettingError(
+                "data.columns", f"{place} has a call of a tool in column {f'{path}.{number}'!r}", "leave such rows out"
+            )
         turns.append((message["role"], said(message.get("content"), f"{path}.{number}.content", place)))
     if not turns or turns[-1][0] != "user":
         raise SettingError(

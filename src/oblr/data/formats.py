@@ -75,10 +75,19 @@ def _text(path: Path) -> str:
 
 def _json(text: str, place: str) -> Any:
     try:
-        value = json.loads(text, parse_float=Written)
+        value = json.loads(text, parse_float=Written, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise SettingError("data.path", f"{place} is no JSON: {error}", "mend it") from error
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has two values of {twice!r}")
+    return found
 
 
 def _row(row: Any, text: str, place: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ class PromptFormat:
         tokenizer: folder or hub id of the policy whose chat template it is.
         system: system message; None leaves it to the template.
         examples: questions with the responses that are wanted, which come first as if they had been given: turns of
-            the chat, or, as text, each question in the template with its response and an empty line after it.
+            the chat, or, as text, each question in the template with its response and an empty line after it. One that
+            is the question itself is left out, or its answer would stand in its own prompt.
         options: what else the chat template takes, e.g. ``enable_thinking``.
 
     Raises:
@@ -73,18 +74,19 @@ class PromptFormat:
         Raises:
             SettingError: there is no place for the turns.
         """
+        examples = [pair for pair in self.examples if _words(pair[0]) != _words(question)]
         if not self.chat:
             if turns:
                 raise SettingError(
                     "prompt.chat", "text without a chat template has no place for other turns", "set prompt.chat=true"
                 )
-            shown = [f"{self.say(example)}{response}\n\n" for example, response in self.examples]
+            shown = [f"{self.say(example)}{response}\n\n" for example, response in examples]
             return "".join([*shown, self.say(question)])
         own, turns = [turn for turn in turns if turn[0] == "system"], [turn for turn in turns if turn[0] != "system"]
         if own and self.system is not None:
             raise SettingError("prompt.system", "the chat has a system message of its own", "leave prompt.system out")
         before = own if self.system is None else [("system", self.system)]
-        for example, response in self.examples:
+        for example, response in examples:
             before += [("user", self.say(example)), ("assistant", response)]
         said = [*before, *turns, ("user", self.say(question))]
         messages = [{"role": role, "content": text.strip()} for role, text in said]
@@ -98,6 +100,10 @@ class PromptFormat:
 
     def say(self, question: str) -> str:
         return self.template.replace("{prompt}", question)
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().split()
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:

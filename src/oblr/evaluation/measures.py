@@ -46,13 +46,10 @@ def measure(attempts: Sequence[Attempts], ks: Sequence[int]) -> dict[str, Interv
     }
 
 
-def by_group(
-    attempts: Sequence[Attempts], values: Sequence[Any], ks: Sequence[int]
-) -> dict[str, tuple[int, dict[str, Interval]]]:
-    """Of the problems with the same value, in its order: how many there are, and their figures."""
+def by_group(attempts: Sequence[Attempts], values: Sequence[Any]) -> dict[str, list[Attempts]]:
+    """The problems with the same value, in its order."""
     names = sorted(set(values), key=lambda value: (isinstance(value, str), value is None, value))
-    parts = {name: [one for one, value in zip(attempts, values, strict=True) if value == name] for name in names}
-    return {str(name): (len(part), measure(part, ks)) for name, part in parts.items()}
+    return {str(name): [one for one, value in zip(attempts, values, strict=True) if value == name] for name in names}
 
 
 def groups(

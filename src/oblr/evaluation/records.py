@@ -79,9 +79,13 @@ class Record:
         summary = {
             "figures": _written(measure(self.attempts, ks)),
             "by": {
-                f"{column}={group}": {"problems": size, "figures": _written(figures)}
+                f"{column}={group}": {
+                    "problems": len(part),
+                    "figures": _written(measure(part, ks)),
+                    "ids": [one.id for one in part],
+                }
                 for column, values in (groups or {}).items()
-                for group, (size, figures) in by_group(self.attempts, values, ks).items()
+                for group, part in by_group(self.attempts, values).items()
             },
             "k": list(ks),
             "settings": self.settings,
@@ -131,6 +135,8 @@ def write_table(folder: Path, models: Mapping[str, Path] | None = None) -> str:
 def compare(first: Path, second: Path) -> str:
     """Table of how the second evaluation differs from the first, problem by problem, and where their settings do.
 
+    Groups that both have figures of have rows of their own.
+
     Raises:
         SettingError: they have no finished benchmark in common, or one with different problems of the same id.
     """
@@ -147,7 +153,14 @@ def compare(first: Path, second: Path) -> str:
         settings, others = ours[name]["settings"], theirs[name]["settings"]
         pairs = _same_problems(name, *(saved(folder / f"{name}.jsonl") for folder in (first, second)))
         ks = sorted({*ours[name]["k"]} & {*theirs[name]["k"]})
-        rows[name], sizes[name] = differences([a for a, _ in pairs], [b for _, b in pairs], ks), len(pairs)
+        parts = {name: pairs}
+        for group in (group for group in ours[name].get("by", {}) if group in theirs[name].get("by", {})):
+            ids = {*ours[name]["by"][group].get("ids", ())} & {*theirs[name]["by"][group].get("ids", ())}
+            parts[f"{name}: {group}"] = [pair for pair in pairs if pair[0].id in ids]
+        for part, of_part in parts.items():
+            if of_part:
+                rows[part] = differences([a for a, _ in of_part], [b for _, b in of_part], ks)
+                sizes[part] = len(of_part)
         for key in settings | others:
             if settings.get(key) != others.get(key):
                 notes.append(f"- {name}: {key} is {_short(settings.get(key))} and {_short(others.get(key))}\n")
