@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from oblr.rewards import units
-from oblr.rewards.expressions import SCALES, call, either_sign, parse, symbol, written
+from oblr.rewards.expressions import call, either_sign, symbol, written
+from oblr.rewards.parsing import SCALES, parse
 from oblr.rewards.relations import chain, related
 from oblr.rewards.structure import (
     Answer,

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from oblr.rewards.expressions import Expression, call, number, parse, symbol, written
+from oblr.rewards.expressions import Expression, call, number, symbol, written
+from oblr.rewards.parsing import parse
 from oblr.rewards.structure import Answer, Group, Named, Quantity, Relation, Rounded
 from oblr.rewards.tokens import Token, Unreadable, spelled
 from oblr.rewards.values import close_to, constant, same_values
