@@ -1,4 +1,4 @@
-"""What a wheel has beside code: configuration, pocket policies, and the revision. ``oblr.run.places`` finds them.
+"""What a wheel has beside code: configuration, pages, pocket policies, and the revision. ``oblr.run.places`` finds them.
 
 An editable install has none of it, since it reads the clone.
 """
@@ -24,6 +24,7 @@ class Data(BuildHookInterface):
         of_this.write_text(revision(root) + "\n")
         build_data["force_include"] |= {
             str(root / "conf"): "oblr/_conf",
+            **{str(path): f"oblr/_docs/{path.name}" for path in sorted((root / "docs").glob("*.[mp][dn]*"))},
             str(of_this): f"oblr/{REVISION}",
             **{str(path): f"oblr/_models/{path.name}" for path in sorted((root / "models").glob("pocket*"))},
         }

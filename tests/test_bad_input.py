@@ -25,6 +25,8 @@ def check(result, setting, *words):
     assert lines[0].startswith(f"error: {setting}"), lines[0]
     for word in words:
         assert word in lines[0]
+    (page,) = re.findall(r"; see (docs/\w+\.md)$", lines[0])
+    assert (ROOT / page).is_file()
     assert result.stdout == ""
 
 

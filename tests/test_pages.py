@@ -10,6 +10,7 @@ import pytest
 from conftest import PAGES, ROOT
 from hydra.types import RunMode
 
+from oblr import errors
 from oblr.commands.launch import composer, job_config
 from oblr.settings.check import check_settings
 
@@ -33,6 +34,22 @@ def section(path: Path, anchor: str) -> str:
     named = dict(zip(parts[1::2], parts[2::2], strict=True))
     (title,) = (title for title in named if re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") == anchor)
     return named[title]
+
+
+def test_errors_lead_to_pages_that_are_there():
+    ends = [error.page for error in vars(errors).values() if isinstance(error, type) and hasattr(error, "page")]
+    assert {*errors.PAGES.values(), errors.REFERENCE, *filter(None, ends)} <= {path.name for path in PAGES}
+    assert len([*filter(None, ends)]) == 5
+    settings = [errors.page(setting) for setting in ("data.columns.answer", "rollout.engine", "rollout.group_size")]
+    assert settings == ["data.md", "machines.md", errors.REFERENCE]
+
+
+@pytest.mark.parametrize("group", sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir()))
+def test_every_group_of_settings_has_a_page_that_speaks_of_it(group):
+    named = errors.page(group)
+    if named == errors.REFERENCE:
+        assert group in ("paths", "policy", "rollout")  # of many things; some of their settings have pages
+    assert group in (ROOT / "docs" / named).read_text().lower()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

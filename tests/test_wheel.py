@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -33,13 +34,13 @@ def installed(tmp_path_factory):
     (folder / "elsewhere").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
-    def run(program, *arguments):
+    def run(program, *arguments, status=0):
         command = [folder / "venv" / "bin" / program, *arguments]
         done = subprocess.run(
             command, cwd=folder / "elsewhere", env=environment, capture_output=True, text=True, timeout=500
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == status, done.stderr
+        return done.stderr if status else done.stdout
 
     for package in ("oblr", "callbacks"):  # not the clone's
         assert run("python", "-c", f"import {package}; print({package}.__file__)").startswith(str(own))
@@ -57,6 +58,11 @@ def test_demo_evaluation_and_report_outside_the_clone(installed):
     said = installed("oblr-eval", "model=last", "limit=4", "benchmarks=[chain_sum]", "rollout.engine=hf")
     assert "| chain_sum | 4 " in said
     assert f"report      {run / 'report.html'}" in installed("oblr-report", str(run))
+
+
+def test_errors_lead_to_pages_that_came_along(installed):
+    (page,) = re.findall(r"; see (/.*)$", installed("oblr-train", "experiment=pocket", "data=none", status=2))
+    assert Path(page).read_text() == (ROOT / "docs" / "data.md").read_text()
 
 
 def test_a_sweep_of_configuration_of_ones_own(installed):

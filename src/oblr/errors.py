@@ -12,6 +12,37 @@ REMEDIES = {
     errno.EIO: "look after the disk",
 }
 
+#: The page of ``docs/`` that says more of a setting, by how its name begins.
+PAGES = {
+    **dict.fromkeys(("architecture", "policy.path", "policy.attention", "policy.lora"), "models.md"),
+    "baseline": "baselines.md",
+    **dict.fromkeys(
+        ("benchmarks", "benchmarks_dir", "by", "compare", "k", "model", "rescore", "samples", "stop"), "evaluation.md"
+    ),
+    **dict.fromkeys(("callbacks", "logger", "runs"), "watching.md"),
+    "callbacks.benchmarks": "evaluation.md",
+    **dict.fromkeys(("callbacks.checkpoints", "ckpt_path", "rollout.restarts"), "testing.md"),
+    **dict.fromkeys(("data", "prompt"), "data.md"),
+    **dict.fromkeys(("eta0", "schedule"), "schedules.md"),
+    **dict.fromkeys(("experiment", "optimizer"), "change.md"),
+    "gradnorm": "cost.md",
+    "kl": "kl.md",
+    "loss": "losses.md",
+    **dict.fromkeys(
+        ("planned", "requires", "rollout.engine", "rollout.engines", "rollout.max_model_len", "trainer"), "machines.md"
+    ),
+    "reward": "rewards.md",
+}
+#: What has every setting, with what it may be.
+REFERENCE = "settings.md"
+
+
+def page(setting: str) -> str:
+    """The page that says more of the setting ``a.b.c``: its own, that of ``a.b`` or ``a``, or the reference."""
+    parts = setting.split(".")
+    beginnings = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((PAGES[beginning] for beginning in beginnings if beginning in PAGES), REFERENCE)
+
 
 class SettingError(ValueError):
     """A setting that cannot work.
@@ -33,27 +64,39 @@ class SettingError(ValueError):
 
 
 class RunError(RuntimeError):
-    """Ends a run; one line says why."""
+    """Ends a run; one line says why, and names the ``page`` that says more."""
+
+    page: str | None = None
 
 
 class StaleEngineError(RunError):
     """The rollout engine does not sample from the policy that is being trained."""
 
+    page = "machines.md"
+
 
 class RefusedError(RunError):
     """One step after the other had no finite gradient."""
+
+    page = "testing.md"
 
 
 class EngineDiedError(RunError):
     """The rollout engine is gone, does not answer, or lost its weights; it can be restarted."""
 
+    page = "machines.md"
+
 
 class SyncTimeoutError(RunError):
     """The rollout engine did not get the policy's weights in time."""
 
+    page = "machines.md"
+
 
 class CheckpointError(RunError):
     """A checkpoint could not be written."""
+
+    page = "testing.md"
 
 
 class ExportError(RunError):

@@ -25,10 +25,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.errors import REMEDIES, RunError, SettingError
+from oblr.errors import REMEDIES, RunError, SettingError, page
 from oblr.run.manifest import by_age
 from oblr.run.moved import renewed
-from oblr.run.places import CONF, ROOT, models_of
+from oblr.run.places import CONF, DOCS, INSTALLED, ROOT, models_of
 from oblr.run.terminal import print_error, print_warning
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
@@ -149,8 +149,10 @@ def _one_line(error: BaseException) -> str | None:
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
     for cause in causes:
-        if isinstance(cause, SettingError | RunError):
-            return str(cause)
+        if isinstance(cause, SettingError):
+            return _with_page(str(cause), page(cause.setting))
+        if isinstance(cause, RunError):
+            return _with_page(str(cause), cause.page) if cause.page else str(cause)
         if isinstance(cause, OSError) and cause.errno in REMEDIES:
             name = os.fsdecode(cause.filename or "a file of the run")
             return f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})"
@@ -163,14 +165,20 @@ def _one_line(error: BaseException) -> str | None:
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
     said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    known = re.match(r"Could not override '([\w.]+)'", said)
-    return f"{known[1]}: {DISTORTING[known[1]]}" if known and known[1] in DISTORTING else said
+    known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
+    setting = next(filter(None, known.groups())) if known else ""
+    return _with_page(f"{setting}: {DISTORTING[setting]}" if setting in DISTORTING else said, page(setting))
+
+
+def _with_page(line: str, name: str) -> str:
+    """In a clone the page is called as the README calls it."""
+    return f"{line}; see {DOCS / name if INSTALLED else f'docs/{name}'}"
 
 
 def _no_option(file: str) -> str:
     group = Path(file).parent
     options = sorted({path.stem for path in (CONF / group).glob("*.yaml")} - {"base"})
-    return f"{group}: there is no {file} (use some of {', '.join(options)})"
+    return _with_page(f"{group}: there is no {file} (use some of {', '.join(options)})", page(str(group)))
 
 
 def _no_file(problem: str) -> str:

@@ -9,6 +9,8 @@ INSTALLED = (_PACKAGE / "_conf").is_dir()
 CODE = _PACKAGE if INSTALLED else _PACKAGE.parents[1]
 #: The configuration files.
 CONF = CODE / ("_conf" if INSTALLED else "conf")
+#: The pages for users.
+DOCS = CODE / ("_docs" if INSTALLED else "docs")
 #: What ``runs/`` lies in: the clone, or the folder that a script is started in.
 ROOT = Path.cwd() if INSTALLED else CODE
 
