@@ -33,6 +33,8 @@ class Cost(Callback):
             if type(callback).__name__ not in WORKING and callback is not self:
                 for hook in HOOKS:
                     setattr(callback, hook, self.timed(type(callback).__name__, getattr(callback, hook)))
+        # Where the policy hands a step's numbers to the loggers.
+        pl_module.on_train_batch_end = self.timed("loggers", pl_module.on_train_batch_end)  # type: ignore[method-assign]
         for logger in trainer.loggers:
             logger.log_metrics = self.timed(type(logger).__name__, logger.log_metrics)  # type: ignore[method-assign]
 

@@ -1,7 +1,7 @@
 """What watching costs: the share of a step that all observers and loggers take, rollouts kept.
 
     make smollm2
-    python benchmarks/observers.py [--quick]
+    python benchmarks/observers.py [--quick] [--only pocket]
 
 Each hook of a callback and each call of a logger is timed inside real runs, ``experiment=pocket`` and
 ``experiment=smollm2_cpu``. A step is what lies between the starts of two. Left out are callbacks that evaluate or save,
@@ -39,9 +39,12 @@ def measured(experiment: str, steps: int) -> list[dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few steps of the first experiment")
-    quick = parser.parse_args().quick
+    parser.add_argument("--only", choices=EXPERIMENTS, help="the other's figures stay as they were measured")
+    arguments = parser.parse_args()
+    quick, only = arguments.quick, arguments.only or ("pocket" if arguments.quick else None)
     figures: list[Figure] = []
-    for experiment, (bound, steps) in list(EXPERIMENTS.items())[: 1 if quick else None]:
+    for experiment in EXPERIMENTS if only is None else (only,):
+        bound, steps = EXPERIMENTS[experiment]
         found = measured(experiment, 4 if quick else steps)
         shares = [sum(step.values()) / step["step"] - 1 for step in found]
         figures.append(median_ratio(f"{experiment}: all observers and loggers, of a step", shares, "", most=bound))
@@ -50,7 +53,7 @@ def main() -> None:
         parts = {name: sum(step.get(name, 0.0) for step in found) / whole for name in names}
         for name, share in sorted(parts.items(), key=lambda part: -part[1])[:6]:
             figures.append(Figure(f"{experiment}: {name}, of all steps", share, ""))
-    write("observers-quick" if quick else "observers", figures)
+    write("observers-quick" if quick else "observers", figures, keep=only is not None and not quick)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from oblr.policy.step import PolicyModule
 from oblr.run.ranks import of_run
 from oblr.types import RolloutBatch, StepReport
 
+#: Of the norms, in percent.
+QUANTILES = (10, 50, 90)
 NAN, EXACT = float("nan"), GradNorms("exact", "two")
 
 
@@ -50,10 +52,11 @@ class GradStats(Observer):
                 ("train/ratios", report.ratios[known]),
             ):
                 writer.add_histogram(name, values.flatten(), trainer.current_epoch)
+        quantiles = norms.quantile(norms.new_tensor(QUANTILES) / 100).tolist()
         policy.log_dict(
             {
                 "gradnorm/mean": norms.mean(),
-                **{f"gradnorm/q{percent}": norms.quantile(percent / 100) for percent in (10, 50, 90)},
+                **{f"gradnorm/q{percent}": value for percent, value in zip(QUANTILES, quantiles, strict=True)},
                 "gradnorm/cv_within_group": within_group_cv(square_norms[known]),
                 "gradnorm/correlation_with_length": pearson_corrcoef(norms.flatten(), lengths.flatten()),
             }

@@ -3,12 +3,13 @@
 import gzip
 import json
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
-from torch import Tensor
 
 from callbacks.observer import Observer
 from oblr.policy.step import PolicyModule
@@ -79,34 +80,35 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
     known = exact and not policy.per_token and not policy.loss.signed
     shares = report.advantages.abs().double() * report.weights.sqrt() / report.rewards.numel()
 
-    for i, rollout in enumerate(batch.rollouts):
-        place = report.first + i // size, i % size
-
-        def of(values: Tensor, place: tuple[int, int] = place) -> float | None:
-            value = values[place].item()
-            return value if abs(value) < float("inf") else None
-
+    columns = {
+        "reward": report.scores,
+        "shaped_reward": report.rewards,
+        "square_norm": report.square_norms,
+        "ratio": report.ratios,
+        "weight": report.weights,
+        "baseline": report.rewards - report.advantages,
+        "advantage": report.advantages,
+        "share": shares if known else torch.full_like(shares, math.nan),
+    }
+    own = slice(report.first, report.first + batch.n_groups)
+    # One conversion for all: of one number at a time it would take longer than to compress them.
+    numbers = torch.stack([values[own].double() for values in columns.values()], -1).flatten(0, 1).tolist()
+    live = report.live[own].tolist()
+    for i, (rollout, measured) in enumerate(zip(batch.rollouts, numbers, strict=True)):
         yield {
             "step": step,
             "weight_version": batch.weight_version,
-            "group": place[0],
-            "response": place[1],
-            "live": bool(report.live[place[0]]),
+            "group": report.first + i // size,
+            "response": i % size,
+            "live": live[i // size],
             "problem": rollout.problem.id,
             "prompt": rollout.problem.prompt,
             "answer": rollout.problem.answer,
             "text": rollout.text,
             "tokens": len(rollout.completion.token_ids),
             "verdict": verdict(rollout),
-            "reward": of(report.scores),
             "reward_parts": rollout.reward_parts,
-            "shaped_reward": of(report.rewards),
-            "square_norm": of(report.square_norms),
-            "ratio": of(report.ratios),
-            "weight": of(report.weights),
-            "baseline": of(report.rewards - report.advantages),
-            "advantage": of(report.advantages),
-            "share": of(shares) if known else None,
+            **{name: value if math.isfinite(value) else None for name, value in zip(columns, measured, strict=True)},
         }
 
 

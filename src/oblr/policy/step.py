@@ -108,6 +108,7 @@ class PolicyModule(L.LightningModule):
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
         self.clock, self.refusals = Stopwatch(), Refusals()
+        self.logged: dict[str, float] = {}
 
     def configure_model(self) -> None:
         if of_run().count != self.trainer.world_size:
@@ -175,9 +176,24 @@ class PolicyModule(L.LightningModule):
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
         self.log_dict(tags(reports[-1]) | {"train/refused": float(self.refusals.count)})
-        self.log("step", float(self.current_epoch))  # Lightning takes it for the x-axis
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
         return {"report": reports[-1]}
+
+    def log(self, name: str, value: float | Tensor, *args: Any, **kwargs: Any) -> None:
+        """A number of this step, the same on all ranks: loggers get those of a step together, in one call.
+
+        There is nothing to average over a step, and Lightning's own metric for each number takes longer than all else
+        that an observer does.
+        """
+        self.logged[name] = float(value)
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        """Lightning calls it after the callbacks'."""
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.logged.items()})
+        for logger in self.trainer.loggers:
+            logger.log_metrics(self.logged, step=self.current_epoch)
+            logger.save()
+        self.logged = {}
 
     def on_train_end(self) -> None:
         self.refusals.give_up(self.current_epoch)
