@@ -14,7 +14,8 @@ from lightning import LightningModule, Trainer
 from callbacks.observer import Observer
 from oblr.policy.step import PolicyModule
 from oblr.run.provenance import write_whole
-from oblr.types import Rollout, StepReport
+from oblr.run.responses import compressed, verdict
+from oblr.types import StepReport
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,7 @@ class RolloutLog(Observer):
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         step, rank = trainer.current_epoch, trainer.global_rank
-        lines = "".join(json.dumps(row) + "\n" for row in rows(step, policy, report))
-        packed = gzip.compress(lines.encode(), compresslevel=3, mtime=0)  # the same bytes for the same responses
-        write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", packed)
+        write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", compressed(rows(step, policy, report)))
         self.forget(rank, self.limit / trainer.world_size)
 
     on_refused = on_step  # what cannot be learned from is what one wants to read
@@ -106,15 +105,10 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
             "answer": rollout.problem.answer,
             "text": rollout.text,
             "tokens": len(rollout.completion.token_ids),
-            "verdict": verdict(rollout),
+            "verdict": verdict(rollout.outcome, rollout.completion.finished),
             "reward_parts": rollout.reward_parts,
             **{name: value if math.isfinite(value) else None for name, value in zip(columns, measured, strict=True)},
         }
-
-
-def verdict(rollout: Rollout) -> str:
-    """``scored``, ``truncated`` by the token limit, or ``timeout`` or ``error`` of the reward, which then is 0."""
-    return rollout.outcome if rollout.outcome != "scored" or rollout.completion.finished else "truncated"
 
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:

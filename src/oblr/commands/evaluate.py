@@ -24,6 +24,7 @@ from oblr.evaluation.measures import groups
 from oblr.evaluation.progress import Display, shown, tell_failures
 from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.model import load_config, load_tokenizer, stored_weights, weights_digest
+from oblr.report.evaluations import write_evaluation
 from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose
 from oblr.run.lock import sole_user
@@ -81,6 +82,7 @@ def main(cfg: DictConfig) -> None:
             for task in evaluation.tasks:
                 task.record.finish(cfg.k, task.groups)
         print(write_table(folder, places), end="")
+        print(f"report      {write_evaluation(folder, places or {models[0]: folder})}")
 
 
 def chosen(cfg: DictConfig) -> list[str]:

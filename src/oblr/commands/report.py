@@ -1,4 +1,4 @@
-"""``python src/report.py RUNS…``: a page of one run, of several, or of a sweep."""
+"""``python src/report.py RUNS…``: a page of one run, of several, of a sweep, or of evaluations."""
 
 import argparse
 import os
@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from oblr.errors import SettingError
+from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.report.live import HOST, server
 from oblr.report.page import write_report
 from oblr.report.pictures import write_pictures
@@ -14,7 +15,7 @@ from oblr.report.runs import find_runs
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or of sweeps")
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, of sweeps, or of evaluations")
     parser.add_argument("--into", type=Path, help="where report.html is written; by default beside what it is of")
     parser.add_argument("--png", action="store_true", help="write its charts as pictures, too")
     parser.add_argument("--follow", action="store_true", help="show the page on this machine alone, as the runs go on")
@@ -23,6 +24,9 @@ def main() -> None:
     missing = [folder for folder in asked.runs if not folder.is_dir()]
     if missing:
         raise SettingError("runs", f"{missing[0]} is no folder", "name folders of runs")
+    found = {model: place for folder in asked.runs for model, place in evaluations(folder).items()}
+    if found:
+        return evaluated(found, asked)
     if asked.follow:
         return follow(asked.runs, asked.port)
     folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
@@ -31,6 +35,18 @@ def main() -> None:
     print(f"report      {write_report(folder, runs)}")
     for path in write_pictures(folder, runs) if asked.png else ():
         print(f"picture     {path}")
+
+
+def evaluated(models: dict[str, Path], asked: argparse.Namespace) -> None:
+    """Of evaluations, which have neither curves nor anything to follow."""
+    for option in ("follow", "png"):
+        if getattr(asked, option):
+            raise SettingError(f"--{option}", f"{asked.runs[0]} is an evaluation", "leave it out: it is for runs")
+    if strange := [folder for folder in asked.runs if not evaluations(folder)]:
+        raise SettingError("runs", f"{strange[0]} is no evaluation, others are", "give runs, or evaluations")
+    folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"report      {write_evaluation(folder, models)}")
 
 
 def follow(runs: list[Path], port: int) -> None:

@@ -16,6 +16,7 @@ from oblr.evaluation.progress import shown, tell_failures
 from oblr.evaluation.records import Record, digest, finished, saved, write_table
 from oblr.evaluation.rescoring import rejudge
 from oblr.problem import UnsavedTokens
+from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.rewards.base import try_out
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
@@ -64,6 +65,7 @@ def rescore(cfg: DictConfig) -> None:
                 tell_failures(name, benchmark.pool)
                 record.finish(summaries[name]["k"], columns[name])
         print(write_table(folder), end="")
+        print(f"report      {write_evaluation(folder, evaluations(folder))}")
 
 
 def benchmarks(source: Path) -> dict[str, Any]:

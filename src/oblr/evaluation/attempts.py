@@ -1,7 +1,7 @@
 """What a policy answers to the problems of a benchmark."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from oblr.errors import SettingError
 from oblr.rewards.base import Reward
 from oblr.rewards.pool import RewardPool
 from oblr.run.randomness import derived_seed
+from oblr.run.responses import verdict
 from oblr.types import Completion, Problem, Sampling
 
 #: Completions of prompts: what `oblr.rollout.engine.Engine.generate` does.
@@ -69,12 +70,6 @@ class Benchmark:
             )
         return kept, size - len(kept)
 
-    def score(
-        self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
-    ) -> list[float]:
-        """Rewards of responses, in order."""
-        return [verdict.reward for verdict in self.pool.score(problems, texts, completions)]
-
     def answers(self, texts: Sequence[str], completions: Sequence[Completion]) -> list[str | None] | None:
         """What majority votes count; None where the reward has no verdicts."""
         answer = getattr(self.reward, "answer", None)
@@ -86,7 +81,8 @@ class Attempts:
     """What was tried at one problem; the lists have one entry a response, ``lengths`` in tokens.
 
     ``answers`` are what majority votes count, None for a response without one; None where the reward has no verdicts.
-    ``finished`` is False where the token limit cut the response.
+    ``finished`` is False where the token limit cut the response. ``outcomes`` say whether it was scored, or why
+    not, and ``parts`` add up to the reward where it has some; files of earlier versions have neither.
     """
 
     id: str
@@ -97,6 +93,8 @@ class Attempts:
     rewards: list[float]
     lengths: list[int]
     finished: list[bool]
+    outcomes: list[str] = field(default_factory=list)
+    parts: list[dict[str, float]] = field(default_factory=list)
 
     @property
     def pass_rate(self) -> float:
@@ -105,6 +103,24 @@ class Attempts:
 
     def row(self) -> dict[str, Any]:
         return asdict(self) | {"pass_rate": self.pass_rate}
+
+    def rollouts(self, place: int) -> Iterator[dict[str, Any]]:
+        """Each response as ``rollouts/`` of a run has it, the problem being group ``place``; ``right`` is a verdict."""
+        for i, text in enumerate(self.responses):
+            yield {
+                "group": place,
+                "response": i,
+                "problem": self.id,
+                "prompt": self.prompt,
+                "answer": self.answer,
+                "text": text,
+                "tokens": self.lengths[i],
+                "verdict": verdict(self.outcomes[i] if self.outcomes else "scored", self.finished[i]),
+                "reward": self.rewards[i],
+                "reward_parts": self.parts[i] if self.parts else {},
+                "right": None if self.answers is None else self.rewards[i] >= 1,
+                "read": None if self.answers is None else self.answers[i],
+            }
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> "Attempts":
@@ -166,7 +182,7 @@ def judge(
 ) -> list[Attempts]:
     """Score responses, as many to each problem and in the order of the problems."""
     n = len(texts) // len(problems)
-    rewards = benchmark.score([problem for problem in problems for _ in range(n)], texts, completions)
+    scored = benchmark.pool.score([problem for problem in problems for _ in range(n)], texts, completions)
     answers = benchmark.answers(texts, completions)
     shares = [slice(start, start + n) for start in range(0, len(texts), n)]
     return [
@@ -176,9 +192,11 @@ def judge(
             problem.answer,
             list(texts[share]),
             answers and answers[share],
-            rewards[share],
+            [one.reward for one in scored[share]],
             [len(completion.token_ids) for completion in completions[share]],
             [completion.finished for completion in completions[share]],
+            [one.outcome for one in scored[share]],
+            [one.parts for one in scored[share]],
         )
         for problem, share in zip(problems, shares, strict=True)
     ]

@@ -1,5 +1,7 @@
 """The folder of an evaluation: of a benchmark ``<name>.json``, settings and figures, and ``<name>.jsonl``, responses.
 
+The responses of finished benchmarks are in ``rollouts/`` as well, in the form that training keeps them in.
+
 A benchmark is sampled in chunks of problems. What a chunk has been written of when the process is killed is sampled
 again, and nothing else.
 """
@@ -7,7 +9,7 @@ again, and nothing else.
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.measures import Row, by_group, comparison_table, differences, measure, table
 from oblr.metrics.aggregate import Interval
 from oblr.run.provenance import write_whole
+from oblr.run.responses import compressed
 from oblr.types import Problem
 
 
@@ -92,6 +95,19 @@ class Record:
             "example": self.attempts[0].row(),
         }
         write_whole(self.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        responses = rollouts(self.summary.parent, self.summary.stem)
+        responses.parent.mkdir(exist_ok=True)
+        write_whole(responses, one_by_one(self.attempts))
+
+
+def rollouts(folder: Path, name: str) -> Path:
+    """The file with a finished benchmark's responses, one by one."""
+    return folder / "rollouts" / f"{name}.jsonl.gz"
+
+
+def one_by_one(attempts: Iterable[Attempts]) -> bytes:
+    """What that file holds."""
+    return compressed(row for place, one in enumerate(attempts) for row in one.rollouts(place))
 
 
 def _written(figures: dict[str, Interval]) -> dict[str, dict[str, float]]:

@@ -28,10 +28,15 @@ def write_report(folder: Path, runs: Sequence[Run]) -> Path:
 
 def html(runs: Sequence[Run]) -> str:
     """The page's text."""
+    return filled(content(runs))
+
+
+def filled(shown: dict[str, Any]) -> str:
+    """The page that shows this."""
     text = (ASSETS / "page.html").read_text()
     for name in ("uPlot.css", "page.css", "uPlot.js", "page.js"):
         text = text.replace(f"<!-- {name} -->", (ASSETS / name).read_text())
-    data = json.dumps(content(runs), ensure_ascii=True, separators=(",", ":"), default=str)
+    data = json.dumps(shown, ensure_ascii=True, separators=(",", ":"), default=str)
     # Nothing in a response ends the element that it stands in, or is taken for anything but text.
     return text.replace("<!-- data -->", data.replace("<", "\\u003c"))
 

@@ -75,5 +75,10 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """Paths of the settings that are not the same in all runs."""
-    paths = dict.fromkeys(path for run in runs for path in run.settings)
-    return [path for path in paths if len({json.dumps(run.settings.get(path), default=str) for run in runs}) > 1]
+    return differing_settings([run.settings for run in runs])
+
+
+def differing_settings(all_of: Sequence[dict[str, Any]]) -> list[str]:
+    """The same, of settings by path."""
+    paths = dict.fromkeys(path for settings in all_of for path in settings)
+    return [path for path in paths if len({json.dumps(one.get(path), default=str) for one in all_of}) > 1]

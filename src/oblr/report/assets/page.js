@@ -18,6 +18,7 @@ function element(name, text, attributes = {}) {
 const KEY = (run) => JSON.stringify(run.configuration);
 const configurations = [...new Set(data.runs.map(KEY))];
 const several = data.runs.length > 1;
+const evaluation = "words" in data; // whose benchmarks stand where a run has steps
 const colour = (run) => COLOURS[configurations.indexOf(KEY(run)) % COLOURS.length];
 
 function tagsOf(patterns) {
@@ -95,7 +96,7 @@ function mark(plot) {
 
 // --- configurations -----------------------------------------------------------------------------------------------
 
-const varied = data.differs.filter((path) => path !== "seed");
+const varied = data.varied ?? data.differs.filter((path) => path !== "seed");
 const label = (run) => run.configuration.map((value, i) => `${varied[i]}=${value}`).join(" ") || "all";
 const between = ({ low, high }, digits = number) => (low === null ? "" : ` [${digits(low)}, ${digits(high)}]`);
 
@@ -107,7 +108,7 @@ function verdict(difference) {
 function compare() {
   const titles = [...new Set(data.comparison.flatMap((row) => Object.keys(row.columns)))];
   const head = element("tr");
-  for (const title of [...(varied.length ? varied : ["configuration"]), "seeds", ...titles]) head.append(element("th", title, { scope: "col" }));
+  for (const title of [...(varied.length ? varied : ["configuration"]), evaluation ? data.words.count : "seeds", ...titles]) head.append(element("th", title, { scope: "col" }));
   by("rows").append(head);
   for (const row of data.comparison) {
     const line = element("tr");
@@ -144,16 +145,19 @@ function numbers(step) {
   return found.join(" · ");
 }
 
-const COLUMNS = [["reward", "reward"], ["advantage", "advantage"], ["n_i", "square_norm"], ["ρ_i", "ratio"], ["weight", "weight"], ["baseline", "baseline"], ["share of ‖ĝ‖", "share"], ["tokens", "tokens"]];
+const COLUMNS = evaluation ? [["reward", "reward"], ["tokens", "tokens"]] : [["reward", "reward"], ["advantage", "advantage"], ["n_i", "square_norm"], ["ρ_i", "ratio"], ["weight", "weight"], ["baseline", "baseline"], ["share of ‖ĝ‖", "share"], ["tokens", "tokens"]];
 
 function row(response, largest) {
   const line = element("tr");
-  const strength = largest > 0 && response.advantage ? (0.35 * Math.abs(response.advantage)) / largest : 0;
-  line.style.background = `rgb(var(--${response.advantage > 0 ? "good" : "bad"}) / ${strength.toFixed(3)})`;
+  const judged = typeof response.right === "boolean", better = judged ? response.right : response.advantage > 0;
+  const strength = judged ? 0.2 : largest > 0 && response.advantage ? (0.35 * Math.abs(response.advantage)) / largest : 0;
+  line.style.background = `rgb(var(--${better ? "good" : "bad"}) / ${strength.toFixed(3)})`;
   for (const [, key] of COLUMNS) line.append(element("td", number(response[key]), { class: "n" }));
   const parts = Object.entries(response.reward_parts || {});
   if (parts.length) line.firstChild.append(element("div", parts.map(([name, value]) => `${name} ${number(value)}`).join(", "), { class: "meaning" }));
-  line.append(element("td", response.verdict));
+  const verdict = element("td", judged && response.verdict === "scored" ? (response.right ? "right" : "wrong") : response.verdict);
+  if (judged) verdict.append(element("div", response.read === null ? "no answer found" : `answer read: ${response.read}`, { class: "meaning" }));
+  line.append(verdict);
   const cell = element("td", undefined, { class: "text" });
   const long = response.text.length > 4000;
   cell.append(element("div", long ? `${response.text.slice(0, 4000)}…` : response.text, { class: "clip", dir: "auto", ...(response.text.length > 400 ? { tabindex: "0" } : {}) }));
@@ -166,10 +170,11 @@ function group(responses) {
   const rewards = responses.map((response) => response.reward);
   const mean = rewards.reduce((a, b) => a + b, 0) / rewards.length;
   const box = element("details", undefined, { "data-group": responses[0].group });
-  box.append(element("summary", `${responses[0].live ? "" : "(no gradient) "}mean reward ${number(mean)} — ${responses[0].prompt.trim().slice(0, 200)}`));
+  const right = typeof responses[0].right === "boolean" ? `${responses.filter((response) => response.right).length} of ${responses.length} right` : `mean reward ${number(mean)}`;
+  box.append(element("summary", `${responses[0].live === false ? "(no gradient) " : ""}${right} — ${responses[0].prompt.trim().slice(0, 200)}`));
   box.addEventListener("toggle", () => {
     if (!box.open || box.children.length > 1) return;
-    const inside = element("div", undefined, { class: "group", tabindex: "0", role: "region", "aria-label": "responses" });
+    const inside = element("div", undefined, { class: "group", tabindex: "0", role: "region", "aria-label": `responses to prompt ${responses[0].group + 1}` });
     inside.append(element("p", `prompt ${responses[0].problem}, right answer ${responses[0].answer}`, { class: "meaning" }));
     const table = element("table"), head = element("tr");
     for (const [title] of [...COLUMNS, ["verdict"], ["response"]]) head.append(element("th", title, { scope: "col" }));
@@ -179,6 +184,21 @@ function group(responses) {
     box.append(inside);
   });
   return box;
+}
+
+const WANTED = [() => true, (responses) => responses.some(({ reward }) => reward < 1), (responses) => responses.every(({ reward }) => reward < 1)];
+const ROWS = 200; // that are made at a time
+
+function show(groups) {
+  by("groups").append(...groups.slice(0, ROWS).map(group));
+  if (groups.length <= ROWS) return;
+  const more = element("button", `${groups.length - ROWS} more`, { type: "button" });
+  more.addEventListener("click", () => {
+    more.remove();
+    show(groups.slice(ROWS));
+    by("groups").children[by("groups").children.length - 1].querySelector("summary")?.focus({ preventScroll: true });
+  });
+  by("groups").append(more);
 }
 
 let asked = 0;
@@ -193,11 +213,12 @@ async function open(step, scroll = false) {
   if (own !== asked) return; // another one was asked for in the meantime
   by("slider").max = steps.length - 1;
   by("slider").value = steps.indexOf(nearest);
-  by("step").textContent = `${nearest + 1}`;
+  by("step").textContent = evaluation ? current().places[nearest] : `${nearest + 1}`;
   by("numbers").textContent = numbers(nearest);
   const groups = new Map();
   for (const response of responses) groups.set(response.group, [...(groups.get(response.group) || []), response]);
-  by("groups").replaceChildren(...[...groups.values()].map(group));
+  by("groups").replaceChildren();
+  show([...groups.values()].filter(WANTED[by("which").selectedIndex]));
   if (scroll) by("h-step").scrollIntoView();
 }
 
@@ -221,6 +242,14 @@ function leading(run, step, text) {
 
 const [first] = data.runs;
 by("title").textContent = several ? `${data.runs.length} runs` : first.name;
+if (evaluation) {
+  for (const [id, word] of Object.entries({ "h-comparison": "comparison", compared: "hint", "h-step": "step", place: "place", "h-warnings": "warnings" })) by(id).textContent = data.words[word];
+  by("of").textContent = "model";
+  by("curves").hidden = true;
+  by("wanted").hidden = false;
+  by("which").addEventListener("change", () => open(kept()[+by("slider").value]));
+  compare();
+}
 by("state").textContent = data.runs.every((run) => run.finished) ? "finished" : "not finished";
 if (several) for (const key of configurations) {
   const runs = data.runs.filter((run) => KEY(run) === key), item = element("li"), open_ = runs.filter((run) => !run.finished).length;
@@ -228,7 +257,7 @@ if (several) for (const key of configurations) {
   item.append(element("span", undefined, { class: "dot", style: `background:${colour(runs[0])}` }), words);
   by("runs").append(item);
 }
-if (several) compare();
+if (several && !evaluation) compare();
 for (const run of data.runs) by("run").append(element("option", run.name));
 Object.entries(data.charts).forEach(([title, patterns]) => draw(title, patterns));
 for (const run of data.runs) for (const [step, text] of run.warnings) {

@@ -1,0 +1,118 @@
+"""The page of an evaluation: figures with intervals, and every problem's responses to read."""
+
+import base64
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from oblr.evaluation.records import finished, one_by_one, rollouts, saved
+from oblr.report.page import ROOM, filled
+from oblr.report.runs import differing_settings
+from oblr.run.provenance import write_whole
+from oblr.run.sweeps import PLACES, flat
+
+#: What the page calls its sections here.
+WORDS = {
+    "comparison": "Figures",
+    "hint": "Means over problems with 95 % intervals.",
+    "count": "problems",
+    "step": "Responses",
+    "place": "benchmark",
+    "warnings": "Notes",
+}
+
+
+def evaluations(folder: Path) -> dict[str, Path]:
+    """Model → the folder with its finished benchmarks, which is this one or lies below it; empty if there is none."""
+    places = [folder] if finished(folder) else [path for path in sorted(folder.iterdir()) if path.is_dir()]
+    found = {path: list(finished(path).values()) for path in places}
+    return {summaries[0]["settings"]["model"]: path for path, summaries in found.items() if summaries}
+
+
+def write_evaluation(folder: Path, models: Mapping[str, Path]) -> Path:
+    """Write ``report.html`` and ``report.csv`` into ``folder``, of the evaluations of these models."""
+    page, shown = folder / "report.html", content(models)
+    write_whole(page, filled(shown))
+    write_whole(folder / "report.csv", table(shown))
+    return page
+
+
+def content(models: Mapping[str, Path]) -> dict[str, Any]:
+    """What the page shows: each model is a run, whose benchmarks stand for steps."""
+    summaries = {model: finished(folder) for model, folder in models.items()}
+    several = len(models) > 1
+    settings = {model: settings_of(folder) for model, folder in models.items()}
+    room, runs = ROOM, []
+    for model, folder in models.items():
+        kept, notes = dict[int, list[str]](), list[tuple[None, str]]()
+        for place, (name, summary) in enumerate(summaries[model].items()):
+            path = rollouts(folder, name)  # which earlier versions have not written
+            packed = path.read_bytes() if path.exists() else one_by_one(saved(folder / f"{name}.jsonl").values())
+            if 4 * len(packed) // 3 <= room:
+                kept[place] = [base64.b64encode(packed).decode()]
+                room -= 4 * len(packed) // 3
+            else:
+                notes.append((None, f"{name}: the responses are too many for this page; they are in {path}"))
+            if left_out := summary["settings"].get("left_out"):
+                notes.append((None, f"{name}: {left_out} problems whose answer is prose are left out"))
+        runs.append(
+            {
+                "name": model,
+                "finished": True,
+                "settings": settings[model],
+                "configuration": [model],
+                "curves": {},
+                "warnings": notes,
+                "rollouts": kept,
+                "places": list(summaries[model]),
+            }
+        )
+    return {
+        "runs": runs,
+        "words": WORDS,
+        "varied": ["model", "benchmark"] if several else ["benchmark"],
+        "differs": differing_settings(list(settings.values())),
+        "comparison": [
+            {
+                "configuration": [model, part] if several else [part],
+                "seeds": figures["problems"],
+                "columns": figures["figures"],
+                "against": {},
+            }
+            for model, of_model in summaries.items()
+            for part, figures in parts(of_model).items()
+        ],
+        "charts": {},
+        "meanings": {},
+    }
+
+
+def parts(summaries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each benchmark, and of each group of its problems, how many problems it has, and its figures."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, summary in summaries.items():
+        found[name] = {"problems": summary["settings"]["problems"], "figures": summary["figures"]}
+        found |= {f"{name}: {group}": part for group, part in summary.get("by", {}).items()}
+    return found
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """By path, without folders."""
+    newest = max(folder.glob("config*.yaml"), key=lambda path: path.stat().st_mtime_ns)
+    settings = flat(yaml.safe_load(newest.read_text()))
+    return {path: value for path, value in settings.items() if path.partition(".")[0] not in PLACES}
+
+
+def table(shown: Mapping[str, Any]) -> str:
+    """All figures as CSV: what they are of, figure, mean, and the ends of its interval."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*shown["varied"], "problems", "figure", "mean", "low", "high"])
+    for row in shown["comparison"]:
+        for figure, interval in row["columns"].items():
+            writer.writerow([*row["configuration"], row["seeds"], figure, *interval.values()])
+    return file.getvalue()
