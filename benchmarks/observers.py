@@ -31,7 +31,7 @@ def measured(experiment: str, steps: int) -> list[dict[str, float]]:
             *(f"paths.output_dir={folder}/run", "~callbacks.evaluation"),
             f"+callbacks.cost={{_target_: hooks.Cost, report: {report}}}",
         ]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "benchmarks", ROOT / "src", ROOT)))}
         subprocess.run(command, cwd=ROOT, check=True, env=environment)
         return json.loads(report.read_text())
 
@@ -51,7 +51,7 @@ def main() -> None:
         whole = sum(step["step"] for step in found)
         names = dict.fromkeys(name for step in found for name in step if name != "step")
         parts = {name: sum(step.get(name, 0.0) for step in found) / whole for name in names}
-        for name, share in sorted(parts.items(), key=lambda part: -part[1])[:6]:
+        for name, share in sorted(parts.items(), key=lambda part: -part[1]):
             figures.append(Figure(f"{experiment}: {name}, of all steps", share, ""))
     write("observers-quick" if quick else "observers", figures, keep=only is not None and not quick)
 

@@ -19,6 +19,7 @@ NAMES = [
     "lora",
     "models",
     "observers",
+    "page",
     "plan",
     "poison",
     "ranks",
