@@ -28,6 +28,7 @@ from report import ROOT, Estimate, Figure, write
 from training import TASKS, Record
 
 from oblr.metrics.aggregate import interquartile_mean, probability_of_improvement, stratified_mean
+from oblr.run.progress import shown
 
 
 def row(baseline: str, schedule: str, *overrides: str, rate: float | None = 0.01, prompts: int = FULL) -> Row:
@@ -188,9 +189,13 @@ def main() -> None:
     else:
         runs, parts = Runs(path), [part for part in PARTS if arguments.only in (None, part.name)]
     share, shares = map(int, arguments.share.split("/"))
-    for part in parts:
-        for case in list(part.cases())[share - 1 :: shares]:
+    todo = [(part, case) for part in parts for case in list(part.cases())[share - 1 :: shares]]
+    with shown(len(todo), 0, "configurations") as display:
+        display.phase("runs")
+        for part, case in todo:
             runs.of(case, part.seeds)
+            display.advance(1)
+            display.line()
     if shares == 1 and arguments.only is None:
         write(name, [figure for part in parts for figure in part_figures(part, runs)])
 

@@ -5,7 +5,7 @@ import rich
 from rich.console import Console
 from rich.progress import Progress
 
-from oblr.evaluation.progress import shown
+from oblr.run.progress import shown
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from oblr.data.ends import check_stop, end_tokens
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, longest
 from oblr.evaluation.measures import groups
-from oblr.evaluation.progress import Display, shown, tell_failures
 from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.model import load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.report.evaluations import write_evaluation
@@ -29,6 +28,7 @@ from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
+from oblr.run.progress import Display, shown
 from oblr.run.provenance import revision, versions, write_record
 from oblr.run.terminal import quiet_terminal
 from oblr.types import Problem, Sampling
@@ -193,7 +193,7 @@ def sample(evaluation: Evaluation, display: Display) -> None:
                 attempts = attempt(task.benchmark, chunk, generate, evaluation.tokenizer, task.sampling, cfg.seed)
                 task.record.add(attempts)
                 display.line()
-            tell_failures(task.name, task.benchmark.pool)
+            task.benchmark.tell_failures(task.name)
     finally:
         engine.close()
         for task in evaluation.tasks:

@@ -12,7 +12,6 @@ from oblr.checks import check_folder
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
-from oblr.evaluation.progress import shown, tell_failures
 from oblr.evaluation.records import Record, digest, finished, saved, write_table
 from oblr.evaluation.rescoring import rejudge
 from oblr.problem import UnsavedTokens
@@ -20,6 +19,7 @@ from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.rewards.base import try_out
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
+from oblr.run.progress import shown
 from oblr.run.provenance import revision, write_record
 from oblr.run.terminal import quiet_terminal
 from oblr.types import Problem
@@ -62,7 +62,7 @@ def rescore(cfg: DictConfig) -> None:
                         record.add(rejudge(benchmark, problems[chunk], attempts[chunk]))
                         display.advance(sum(len(one.responses) for one in attempts[chunk]))
                         display.line()
-                tell_failures(name, benchmark.pool)
+                benchmark.tell_failures(name)
                 record.finish(summaries[name]["k"], columns[name])
         print(write_table(folder), end="")
         print(f"report      {write_evaluation(folder, evaluations(folder))}")

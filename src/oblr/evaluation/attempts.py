@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+import rich
 from transformers import PreTrainedTokenizerBase
 
 from oblr.data.ends import stopped
@@ -69,6 +70,11 @@ class Benchmark:
                 "use another reward, or benchmarks.<name>.prose=keep",
             )
         return kept, size - len(kept)
+
+    def tell_failures(self, name: str) -> None:
+        """In a line, if any response was scored 0 for another reason than what it says."""
+        if self.pool.timeouts or self.pool.errors:
+            rich.print(f"{name:11} scored 0: {self.pool.timeouts} that took too long, {self.pool.errors} that failed")
 
     def answers(self, texts: Sequence[str], completions: Sequence[Completion]) -> list[str | None] | None:
         """What majority votes count; None where the reward has no verdicts."""

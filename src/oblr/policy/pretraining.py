@@ -104,9 +104,7 @@ class PretrainModule(L.LightningModule):
         return DataLoader(CorpusDataset(self.corpus, self.tokenizer, self.batch_size, self.max_tokens), batch_size=None)
 
     def training_step(self, batch: dict[str, Tensor], _: int) -> Tensor:
-        loss = self.model(**batch).loss
-        self.log("pretrain/loss", loss, prog_bar=True)
-        return loss
+        return self.model(**batch).loss
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr, weight_decay=0.01, betas=(0.9, 0.98))

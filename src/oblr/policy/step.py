@@ -179,7 +179,7 @@ class PolicyModule(L.LightningModule):
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
         return {"report": reports[-1]}
 
-    def log(self, name: str, value: float | Tensor, *args: Any, **kwargs: Any) -> None:
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """A number of this step, the same on all ranks: loggers get those of a step together, in one call.
 
         There is nothing to average over a step, and Lightning's own metric for each number takes longer than all else

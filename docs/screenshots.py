@@ -1,0 +1,73 @@
+"""The pictures of ``watching.md``: TensorBoard's first tab and the report of a run, as headless Chromium shows them.
+
+make demo chromium
+python docs/screenshots.py runs/pocket/<the demo's run>
+"""
+
+import argparse
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+from callbacks.tags import FIRST
+
+DOCS = Path(__file__).parent
+WIDTH, HEIGHT = 1200, 900
+
+
+@contextmanager
+def tensorboard(folder: Path) -> Iterator[str]:
+    """Its address on loopback."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port=0", "--host=127.0.0.1"]
+    process = subprocess.Popen([*command, "--load_fast=false"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        yield next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/", line)))
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def keep(tab: Page, name: str) -> None:
+    """As PNG, of 128 colours: a page of text and lines needs no more, and is a third as large."""
+    picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB").quantize(128)
+    picture.save(DOCS / name, optimize=True)
+    print(f"{name}  {(DOCS / name).stat().st_size / 1000:.0f} kB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    run = parser.parse_args().run
+    with sync_playwright() as play, tensorboard(run) as address:
+        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        tab.goto(f"{address}#custom_scalars")
+        cards = tab.locator("tf-custom-scalar-multi-line-chart-card, tf-custom-scalar-margin-chart-card")
+        cards.nth(len(FIRST) - 1).wait_for(state="attached")
+        tab.wait_for_load_state("networkidle")
+        tab.wait_for_timeout(3000)  # curves grow into their place
+        keep(tab, "tensorboard.png")
+        tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        tab.goto((run / "report.html").resolve().as_uri())
+        tab.wait_for_selector("details")
+        keep(tab, "report.png")
+        tab.locator("#after").click()
+        tab.wait_for_timeout(500)
+        tab.locator("details summary").first.click()
+        tab.wait_for_selector("td.text")
+        tab.locator("#h-step").scroll_into_view_if_needed()
+        tab.evaluate("document.getElementById('h-step').scrollIntoView()")
+        keep(tab, "report-step.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
