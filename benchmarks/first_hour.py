@@ -2,16 +2,18 @@
 
     python benchmarks/first_hour.py [--quick]
 
-README's commands are typed as they are printed, into a shell whose environment is empty but for a home and the system's
-programs: `make demo` installs first. Then those of the pages, each shortened to two steps of four prompts. What cannot
-be tried on any machine is named with its reason, and `tests/test_pages.py` composes it. Each command has to end well,
-to say what its kind of command says, and to name no file that is not there; the report opens in Chromium.
+README's commands are typed as they are printed, into a shell whose environment is empty but for a home, the system's
+programs and the way to package indices: `make demo` installs first. Then those of the pages, each shortened to two
+steps of four prompts. What cannot be tried on any machine is named with its reason, and `tests/test_pages.py` composes
+it. Each command has to end well, to say what its kind of command says, and to name no file that is not there; the
+report opens in Chromium.
 
 ``--quick`` installs nothing: the demo, one change and what looks at them, shortened, in this environment.
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -60,7 +62,11 @@ class Shell:
 
     def __init__(self, folder: Path, **environment: str):
         path = f"{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin"
-        bare = {"HOME": str(folder.parent), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **environment}
+        network = re.compile("PIP|CERT|SSL|CA_BUNDLE|PROXY", re.IGNORECASE)
+        index = {name: value for name, value in os.environ.items() if network.search(name)}
+        if (settings := Path.home() / ".config" / "pip" / "pip.conf").exists():
+            index["PIP_CONFIG_FILE"] = str(settings)
+        bare = {"HOME": str(folder.parent), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **index, **environment}
         self.shell = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=folder,

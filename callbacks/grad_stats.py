@@ -13,6 +13,7 @@ from oblr.run.ranks import of_run
 from oblr.types import RolloutBatch, StepReport
 
 NAN, EXACT = float("nan"), GradNorms("exact", "two")
+PERCENT = (10, 50, 90)
 
 
 class GradStats(Observer):
@@ -50,10 +51,11 @@ class GradStats(Observer):
                 ("train/ratios", report.ratios[known]),
             ):
                 writer.add_histogram(name, values.flatten(), trainer.current_epoch)
+        quantiles = norms.quantile(torch.tensor(PERCENT, dtype=norms.dtype) / 100)
         policy.log_dict(
             {
                 "gradnorm/mean": norms.mean(),
-                **{f"gradnorm/q{percent}": norms.quantile(percent / 100) for percent in (10, 50, 90)},
+                **{f"gradnorm/q{percent}": quantile for percent, quantile in zip(PERCENT, quantiles, strict=True)},
                 "gradnorm/cv_within_group": within_group_cv(square_norms[known]),
                 "gradnorm/correlation_with_length": pearson_corrcoef(norms.flatten(), lengths.flatten()),
             }

@@ -3,12 +3,13 @@
 import gzip
 import json
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
-from torch import Tensor
 
 from callbacks.observer import Observer
 from oblr.policy.step import PolicyModule
@@ -78,35 +79,37 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
     exact = policy.baseline.needs_norms and policy.gradnorm.measures
     known = exact and not policy.per_token and not policy.loss.signed
     shares = report.advantages.abs().double() * report.weights.sqrt() / report.rewards.numel()
+    measured = {
+        "reward": report.scores,
+        "shaped_reward": report.rewards,
+        "square_norm": report.square_norms,
+        "ratio": report.ratios,
+        "weight": report.weights,
+        "baseline": report.rewards - report.advantages,
+        "advantage": report.advantages,
+        "share": shares if known else torch.full_like(shares, math.nan),
+    }
+    columns = {name: values.tolist() for name, values in measured.items()}  # at once: a number at a time takes longer
+    live = report.live.tolist()
 
     for i, rollout in enumerate(batch.rollouts):
-        place = report.first + i // size, i % size
-
-        def of(values: Tensor, place: tuple[int, int] = place) -> float | None:
-            value = values[place].item()
-            return value if abs(value) < float("inf") else None
-
+        group, response = report.first + i // size, i % size
+        own = {name: column[group][response] for name, column in columns.items()}
+        numbers = {name: value if math.isfinite(value) else None for name, value in own.items()}
         yield {
             "step": step,
             "weight_version": batch.weight_version,
-            "group": place[0],
-            "response": place[1],
-            "live": bool(report.live[place[0]]),
+            "group": group,
+            "response": response,
+            "live": live[group],
             "problem": rollout.problem.id,
             "prompt": rollout.problem.prompt,
             "answer": rollout.problem.answer,
             "text": rollout.text,
             "tokens": len(rollout.completion.token_ids),
             "verdict": verdict(rollout),
-            "reward": of(report.scores),
             "reward_parts": rollout.reward_parts,
-            "shaped_reward": of(report.rewards),
-            "square_norm": of(report.square_norms),
-            "ratio": of(report.ratios),
-            "weight": of(report.weights),
-            "baseline": of(report.rewards - report.advantages),
-            "advantage": of(report.advantages),
-            "share": of(shares) if known else None,
+            **numbers,
         }
 
 
