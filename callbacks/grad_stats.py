@@ -12,9 +12,8 @@ from oblr.policy.step import PolicyModule
 from oblr.run.ranks import of_run
 from oblr.types import RolloutBatch, StepReport
 
-#: Of the norms, in percent.
-QUANTILES = (10, 50, 90)
 NAN, EXACT = float("nan"), GradNorms("exact", "two")
+PERCENT = (10, 50, 90)
 
 
 class GradStats(Observer):
@@ -52,11 +51,11 @@ class GradStats(Observer):
                 ("train/ratios", report.ratios[known]),
             ):
                 writer.add_histogram(name, values.flatten(), trainer.current_epoch)
-        quantiles = norms.quantile(norms.new_tensor(QUANTILES) / 100).tolist()
+        quantiles = norms.quantile(torch.tensor(PERCENT, dtype=norms.dtype) / 100)
         policy.log_dict(
             {
                 "gradnorm/mean": norms.mean(),
-                **{f"gradnorm/q{percent}": value for percent, value in zip(QUANTILES, quantiles, strict=True)},
+                **{f"gradnorm/q{percent}": quantile for percent, quantile in zip(PERCENT, quantiles, strict=True)},
                 "gradnorm/cv_within_group": within_group_cv(square_norms[known]),
                 "gradnorm/correlation_with_length": pearson_corrcoef(norms.flatten(), lengths.flatten()),
             }

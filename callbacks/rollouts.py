@@ -78,8 +78,7 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
     exact = policy.baseline.needs_norms and policy.gradnorm.measures
     known = exact and not policy.per_token and not policy.loss.signed
     shares = report.advantages.abs().double() * report.weights.sqrt() / report.rewards.numel()
-
-    columns = {
+    measured = {
         "reward": report.scores,
         "shaped_reward": report.rewards,
         "square_norm": report.square_norms,
@@ -89,17 +88,19 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
         "advantage": report.advantages,
         "share": shares if known else torch.full_like(shares, math.nan),
     }
-    own = slice(report.first, report.first + batch.n_groups)
-    # One conversion for all: of one number at a time it would take longer than to compress them.
-    numbers = torch.stack([values[own].double() for values in columns.values()], -1).flatten(0, 1).tolist()
-    live = report.live[own].tolist()
-    for i, (rollout, measured) in enumerate(zip(batch.rollouts, numbers, strict=True)):
+    columns = {name: values.tolist() for name, values in measured.items()}  # at once: a number at a time takes longer
+    live = report.live.tolist()
+
+    for i, rollout in enumerate(batch.rollouts):
+        group, response = report.first + i // size, i % size
+        own = {name: column[group][response] for name, column in columns.items()}
+        numbers = {name: value if math.isfinite(value) else None for name, value in own.items()}
         yield {
             "step": step,
             "weight_version": batch.weight_version,
-            "group": report.first + i // size,
-            "response": i % size,
-            "live": live[i // size],
+            "group": group,
+            "response": response,
+            "live": live[group],
             "problem": rollout.problem.id,
             "prompt": rollout.problem.prompt,
             "answer": rollout.problem.answer,
@@ -107,7 +108,7 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
             "tokens": len(rollout.completion.token_ids),
             "verdict": verdict(rollout.outcome, rollout.completion.finished),
             "reward_parts": rollout.reward_parts,
-            **{name: value if math.isfinite(value) else None for name, value in zip(columns, measured, strict=True)},
+            **numbers,
         }
 
 

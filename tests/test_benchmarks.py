@@ -12,6 +12,7 @@ NAMES = [
     "bounds",
     "estimators",
     "eval",
+    "first_hour",
     "gpu",
     "gradnorm",
     "horizon",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import PAGES, ROOT
 from hydra.types import RunMode
+from pasted import commands
 
 from oblr import errors
 from oblr.commands.launch import composer, job_config
@@ -75,16 +76,10 @@ def test_five_questions_have_short_answers_one_click_away():
         assert 40 < words < 200, f"{page}#{anchor} has {words} words"
 
 
-def commands() -> list[str]:
-    """Each line of each block that shows what to type, without its comment."""
-    lines = []
-    for page in PAGES:
-        for block in re.findall(r"^```\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
-            for line in block.splitlines():
-                lines += [part.strip() for part in re.split(r" # |\s+# |&&", line)[:: 1 if "&&" in line else 2]]
+def typed() -> list[str]:
+    """What can be composed; test_code_of_ones_own_runs has what needs configuration of the reader's."""
     first = r"((PYTHONPATH=\S+ )?python |make |sbatch |oblr-)"
-    # test_code_of_ones_own_runs has those with configuration of the reader's
-    return sorted({line for line in lines if re.match(first, line) and "--config-dir" not in line})
+    return sorted({line for line in commands(PAGES, first) if "--config-dir" not in line})
 
 
 def overrides(words: list[str]) -> list[str]:
@@ -105,7 +100,7 @@ def check_sweep(words: list[str]) -> None:
         )
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", typed())
 def test_commands_are_taken(command):
     """As far as can be told without a GPU, a hub, or the reader's own files: composed, and every setting checked."""
     words = [word for word in shlex.split(command) if not word.startswith("PYTHONPATH=")]
