@@ -216,7 +216,8 @@ def test_how_long_a_page_takes_to_open_is_as_measured():
         )
         seconds = f"{opening['value']:.1f} s [{opening['low']:.1f}, {opening['high']:.1f}]"
         assert words.format(seconds, size["value"]) in README
-        assert opening["holds"] and size["holds"]
+        assert opening["holds"]
+        assert size["holds"]
     assert found["300 steps × 128 long responses: steps to read on it"]["value"] == -(-300 // 8)
 
 
