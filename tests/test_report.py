@@ -317,6 +317,7 @@ def test_a_run_under_way_is_followed(tmp_path, opened):
         RunRecord(str(folder)).log_metrics({"train/reward": 8.0}, 5)
         tab.locator("#newer").click()
         tab.wait_for_function("data.runs[0].curves['train/reward'][1].at(-1) === 8")
+        tab.close()  # it looks for what is new, and who would answer ends
 
 
 @pytest.mark.browser

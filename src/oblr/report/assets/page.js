@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const by = (id) => document.getElementById(id);
 const COLOURS = ["#0b7285", "#c2410c", "#6d28d9", "#15803d", "#b91c1c", "#a16207", "#1d4ed8", "#be185d"];
 const ink = () => getComputedStyle(document.body).color;
-const number = (x) => (x === null || x === undefined ? "–" : Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : String(+x.toPrecision(4)));
+const number = (x) => (x === null || x === undefined ? "–" : Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2).replace(/\.?0+e/, "e") : String(+x.toPrecision(4)));
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -47,6 +47,12 @@ function column(curves, steps, of) {
   return steps.map((step) => (found.get(step).length ? of(found.get(step)) : null));
 }
 
+// Ticks of a logarithmic axis.
+const decades = (plot, axis, low, high) => {
+  const first = Math.ceil(Math.log10(low)), count = Math.floor(Math.log10(high)) - first + 1;
+  return Array.from({ length: Math.max(count, 0) }, (_, i) => 10 ** (first + i));
+};
+
 function draw(title, patterns) {
   const tags = tagsOf(patterns), shown = lines(tags);
   if (!shown.length) return;
@@ -60,17 +66,22 @@ function draw(title, patterns) {
     edges.push({ label: "highest", width: 0, points: { show: false } }, { label: "lowest", width: 0, points: { show: false } });
     bands.push({ series: [first, first + 1], fill: `${stroke}2e` });
   });
+  // A value of a single run between the ends of its interval, as a line in a band.
+  const margin = !several && shown.length === 3 && tags[1].endsWith("_low") && tags[2].endsWith("_high");
+  if (margin) bands.push({ series: [3, 2], fill: `${shown[0].stroke}2e` });
+  const values = columns.flat().filter((x) => x !== null), least = Math.min(...values);
+  const wide = least > 0 && Math.max(...values) > 1e4 * least; // such as a noise scale where the signal is lost
   const figure = element("figure", undefined, { "data-chart": title });
   figure.append(element("h3", title), element("p", data.meanings[tags[0]], { class: "meaning" }));
   by("charts").append(figure);
   const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
   const options = {
-    width: figure.clientWidth - 20, height: 210, scales: { x: { time: false } },
-    axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 1e4, 1e5] }, { ...axis, size: 56, values: (_, ticks) => ticks.map(number) }],
+    width: figure.clientWidth - 20, height: 210, scales: { x: { time: false }, y: { distr: wide ? 3 : 1 } },
+    axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 1e4, 1e5] }, { ...axis, size: 56, values: (_, ticks) => ticks.map((x) => (x === null ? "" : number(x))), ...(wide ? { splits: decades, filter: (_, ticks) => ticks } : {}) }],
     legend: { live: !several, show: !several },
     bands,
     hooks: { draw: [mark] },
-    series: [{ label: "step" }, ...shown.map(({ label, stroke }) => ({ label, stroke, width: 1.5, spanGaps: true, points: { show: steps.length < 30 }, value: (_, x) => number(x) })), ...edges],
+    series: [{ label: "step" }, ...shown.map(({ label, stroke }, i) => ({ label, stroke: margin ? shown[0].stroke : stroke, width: margin && i ? 0 : 1.5, spanGaps: true, points: { show: steps.length < 30 && !(margin && i) }, value: (_, x) => number(x) })), ...edges],
   };
   const plot = new uPlot(options, [steps.map((step) => step + 1), ...columns], figure);
   plot.over.addEventListener("click", () => plot.cursor.idx !== null && open(plot.cursor.idx === undefined ? 0 : steps[plot.cursor.idx], true));
