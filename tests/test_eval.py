@@ -77,7 +77,7 @@ def test_on_vllm(tmp_path):
     written = (folder / "chain_sum.jsonl").stat().st_mtime_ns
     assert first.stdout.splitlines()[1] == "loading engine 0 of 24 responses"
     second = evaluate(folder, f"model={POCKET}")
-    assert second.stdout == (folder / "table.md").read_text()
+    assert second.stdout == f"{(folder / 'table.md').read_text()}report      {folder / 'report.html'}\n"
     assert (folder / "chain_sum.jsonl").stat().st_mtime_ns == written
     assert not (folder / "run-2.json").exists()
 

@@ -27,7 +27,7 @@ ALLOWED = {
     "checks": BASE | {"run", "baselines", "losses", "schedules", "policy"},
     "callbacks": BASE | LEAVES | {"run", "policy", "rollout", "evaluation"},
     "settings": {"errors"},
-    "report": BASE | {"run", "callbacks", "metrics"},
+    "report": BASE | {"run", "callbacks", "metrics", "evaluation"},
     "commands": BASE
     | LEAVES
     | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks", "settings", "report"},

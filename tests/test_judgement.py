@@ -161,7 +161,7 @@ def test_a_run_that_meets_nothing_else_saves_itself_and_ends(train, tmp_path, mo
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith("error: steps 4 to 13 were all refused, the last one as response 8 of 8 to prompt 4 of 4 (")
     assert "its log π − log μ is nan" in line
-    assert line.endswith("then go on with ckpt_path=last)")
+    assert line.endswith("then go on with ckpt_path=last); see docs/testing.md")
     warnings = [said for said in result.stdout.splitlines() if "is refused and nothing moves" in said]
     assert [int(said.split("step ")[1].split()[0]) for said in warnings] == list(range(4, 14))
     steps, counts = read_curves(tmp_path / "run")["train/refused"]

@@ -76,7 +76,10 @@ def test_a_run_ends_in_one_line(train, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'benchmarks'}")
     result = train("steps=1", "policy._target_=planted.NoisyPolicy")
     assert result.returncode == 2
-    assert re.fullmatch(r"error: policy\.path: model\.embed_tokens computes .* % \(this model .*\)\n", result.stderr)
+    assert re.fullmatch(
+        r"error: policy\.path: model\.embed_tokens computes .* % \(this model .*\); see docs/models\.md\n",
+        result.stderr,
+    )
 
 
 @pytest.mark.parametrize("trainer", ["ddp", "fsdp"])

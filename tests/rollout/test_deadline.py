@@ -42,5 +42,5 @@ def test_an_engine_that_keeps_dying_ends_the_run(train, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     result = train("rollout.restarts=1", "steps=3", "rollout.engines.hf._target_=stale.DyingHF")
     assert result.returncode == 2
-    assert result.stderr == "error: it died\n"
+    assert result.stderr == "error: it died; see docs/machines.md\n"
     assert "warning     step 2 is repeated: the rollout engine died and is restarted (1 of" in result.stdout
