@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,9 @@ from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import TokenScorer
 from oblr.rollout.server import ServerEngine
 from oblr.types import Completion, Problem, Rollout
+
+# What a shell has started in the background ignores Ctrl-C, and so would all that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Files in which most of the seconds are: they come first, so that no process is left with one of them in the end.
 LONGEST = (
