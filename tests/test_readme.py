@@ -5,7 +5,7 @@ import re
 
 import pytest
 from conftest import PAGES, ROOT
-from measured import PAGE, revisions, row
+from measured import CHANGED, PAGE, digest, revisions, row, script
 
 README = "".join(path.read_text() for path in PAGES)  # and all pages
 
@@ -35,8 +35,14 @@ def test_demo_figures_are_the_measured_ones():
 
 
 def test_every_result_says_which_code_it_is_of():
-    rows = [line.rsplit(" ", 2)[0] for line in PAGE.read_text().splitlines() if "](" in line]
-    assert rows == [row(name, revision) for name, revision in revisions()]
+    found = re.findall(r"^(\| \[.* \|) \d{4}-\d\d-\d\d \| (\w{8})(.*) \|$", PAGE.read_text(), flags=re.MULTILINE)
+    kept = list(revisions())
+    assert [start for start, *_ in found] == [row(name, revision) for name, revision in kept]
+    for (name, _), (_, then, changed) in zip(kept, found, strict=True):
+        stale = then != digest((ROOT / script(name)).read_bytes())
+        assert changed == (f", {CHANGED}" if stale else ""), (
+            f"python benchmarks/measured.py: {name} is of another script"
+        )
 
 
 def results(name):
