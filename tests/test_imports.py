@@ -40,7 +40,7 @@ ONLY_IN = {
     "pydantic": {"settings"},
     "peft": {"policy/adapter.py"},
     "lightning": {
-        *("policy/step.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),
+        *("policy/step.py", "policy/logged.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),
         *("commands", "callbacks"),
     },
 }

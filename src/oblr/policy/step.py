@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Literal, cast
 
-import lightning as L
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
@@ -24,6 +23,7 @@ from oblr.policy.adapter import LoRA
 from oblr.policy.attention import SDPA, VARLEN, choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.judgement import Refusals
+from oblr.policy.logged import LogsOnce
 from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded, weights_digest
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
@@ -40,7 +40,7 @@ NAN = float("nan")
 UNIFORM = GradNorms("uniform")
 
 
-class PolicyModule(L.LightningModule):
+class PolicyModule(LogsOnce):
     """A causal LM trained by policy gradient with manual optimization; a Lightning epoch is one RL step.
 
     Args:
@@ -108,7 +108,6 @@ class PolicyModule(L.LightningModule):
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
         self.clock, self.refusals = Stopwatch(), Refusals()
-        self.logged: dict[str, float] = {}
 
     def configure_model(self) -> None:
         if of_run().count != self.trainer.world_size:
@@ -178,22 +177,6 @@ class PolicyModule(L.LightningModule):
         self.log_dict(tags(reports[-1]) | {"train/refused": float(self.refusals.count)})
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
         return {"report": reports[-1]}
-
-    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """A number of this step, the same on all ranks: loggers get those of a step together, in one call.
-
-        There is nothing to average over a step, and Lightning's own metric for each number takes longer than all else
-        that an observer does.
-        """
-        self.logged[name] = float(value)
-
-    def on_train_batch_end(self, *args: Any) -> None:
-        """Lightning calls it after the callbacks'."""
-        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.logged.items()})
-        for logger in self.trainer.loggers:
-            logger.log_metrics(self.logged, step=self.current_epoch)
-            logger.save()
-        self.logged = {}
 
     def on_train_end(self) -> None:
         self.refusals.give_up(self.current_epoch)
