@@ -80,7 +80,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 POCKET = ROOT / "models" / "pocket"
 #: A run of seconds.
 SMALL = (
-    *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "rollout.max_new_tokens=32"),
+    *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "rollout.max_new_tokens=24"),
     "data.held_out.size=8",
     "~callbacks.summary",  # a picture, which takes a second to draw
 )

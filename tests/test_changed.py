@@ -5,7 +5,7 @@ import os
 
 from conftest import run_script
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oblr.commands.changed import changed, changes_table
@@ -15,7 +15,7 @@ from oblr.commands.launch import composer, job_config
 def changes(*overrides: str):
     with composer() as compose:
         cfg: DictConfig = compose("train", overrides, RunMode.RUN)
-        return changed(job_config(cfg), "train")
+        return changed(OmegaConf.to_container(job_config(cfg), resolve=False), "train")
 
 
 def test_choices_of_groups_and_what_follows_from_them_are_one():

@@ -12,6 +12,7 @@ SMALL = (
     "experiment=pocket",
     "rollout.engine=hf",
     "rollout.prompts_per_step=4",
+    "rollout.max_new_tokens=24",
     "data.held_out.size=4",
     "~callbacks.evaluation",
     "~callbacks.summary",

@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import MissingConfigException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from test_composition import GROUPS as RUN
 
 from oblr.checks import check_engine
 from oblr.commands.launch import register_resolvers
@@ -18,10 +19,11 @@ from oblr.policy.model import load_config
 from oblr.settings.check import check_settings
 
 CONF = ROOT / "conf"
+#: test_composition.py runs every choice of the others.
 GROUPS = sorted(
     f"{path.parent.name}={path.stem}"
     for path in CONF.glob("*/*.yaml")
-    if path.parent.name != "experiment" and path.stem != "base"
+    if path.parent.name not in ("experiment", *RUN) and path.stem != "base"
 )
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 #: given by train.py

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 import warm
-from conftest import ROOT, SHAPE, VOCAB, run_script, tiny_model
+from conftest import POCKET, ROOT, SHAPE, VOCAB, run_script, tiny_model
 from real_shapes import SIZES, architecture, on_meta
 from rich.console import Console
 from test_conf import composed
@@ -121,19 +121,26 @@ def test_shards_are_those_of_fsdp(size, ranks):
 
 
 @pytest.mark.parametrize(
-    ("world", "passes", "lora"),
+    ("world", "edges", "passes", "lora"),
     [
-        (World(8, sharded=True, mixed=True, checkpointing=True), "two", None),
-        (World(mixed=True, gpu=False), "one", None),
-        (World(8, sharded=True, mixed=True), "one", LoRA(4, 8.0, "all-linear", 0)),
+        (World(8, sharded=True, mixed=True, checkpointing=True), "SHARDED_EDGES", "two", LoRA(4, 8.0, ["q_proj"], 0)),
+        (World(mixed=True, gpu=False), "EDGES", "one", None),
     ],
 )
-def test_a_few_blocks_tell_of_all(world, passes, lora, monkeypatch):
-    config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": 5}), Batch(4, 2, 24, 12)
-    few = plan_update(policy(passes, lora=lora), config, world, batch)
-    for edges in ("EDGES", "SHARDED_EDGES"):
-        monkeypatch.setattr(update, edges, (5, 5))
-    every = plan_update(policy(passes, lora=lora), config, world, batch)
+def test_a_few_blocks_tell_of_all(world, edges, passes, lora, monkeypatch):
+    depths, dry_run = [], update._dry_run
+
+    def watched(policy, config, *given):
+        depths.append(config.num_hidden_layers)
+        return dry_run(policy, config, *given)
+
+    monkeypatch.setattr(update, "_dry_run", watched)
+    n_few = sum(getattr(update, edges))
+    config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": n_few + 2}), Batch(1, 2, 12, 6)
+    few = plan_update(policy(passes, 24, lora=lora), config, world, batch)
+    monkeypatch.setattr(update, edges, (n_few, n_few))
+    every = plan_update(policy(passes, 24, lora=lora), config, world, batch)
+    assert depths == [n_few, n_few + 1, n_few + 2]
     assert summed(few) == summed(every)
 
 
@@ -251,7 +258,8 @@ def test_a_server_on_the_trainers_gpu_takes_its_share(settings, share):
 def test_the_command_line(tmp_path):
     """An experiment fits where it is written for, and nothing is written."""
     small = ["policy.token_budget=4096", "rollout.group_size=2", "rollout.prompts_per_step=16"]
-    sixteen = ["experiment=oblr_qwen3_8b", "trainer.num_nodes=2", *small]
+    longest = ["planned.prompt=1024", "planned.response=1024"]  # one plan then tells both memory and time
+    sixteen = ["experiment=oblr_qwen3_8b", "trainer.num_nodes=2", *small, *longest]
     result = run_script("train.py", *sixteen, f"paths.runs={tmp_path}", "plan=true")
     assert result.returncode == 0, result.stdout + result.stderr
     words = ("weights", "gradients", "activations", "logits", "KV cache", "training", "rollouts", "fits: ")
@@ -286,13 +294,20 @@ def test_decoding_reads_all_weights_for_every_token_of_the_batch():
     assert decode(64, speed=behind) - decode(64, speed=behind, graphs=True) > 512 * (36 * 12 * 1e-4 - 8e9 / memory) / 2
 
 
-def test_a_step_takes_as_long_as_its_phases_and_its_live_groups():
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory):
+    """The pocket experiment with a policy of one block."""
+    folder = tmp_path_factory.mktemp("shallow")
+    Qwen3Config.from_pretrained(POCKET, num_hidden_layers=1, layer_types=["full_attention"]).save_pretrained(folder)
+    return ["experiment=pocket", f"policy.path={folder}"]
+
+
+def test_a_step_takes_as_long_as_its_phases_and_its_live_groups(shallow):
     """The real plan of the pocket experiment, smaller, on a processor that is made up."""
     speed = Speed("", {"float32": 1e10}, 1e10, products=1, attention=1, streams=1, launch=1e-5, kernel=0, serial=True)
     small = ["rollout.prompts_per_step=16", "rollout.group_size=2", "policy.token_budget=512"]
-    command = ["experiment=pocket", *small]
     whole, half, longer = (
-        make(composed(*command, *overrides), speed).duration
+        make(composed(*shallow, *small, *overrides), speed).duration
         for overrides in (["planned.live=1"], ["planned.live=0.5"], ["planned.live=1", "planned.response=48"])
     )
     assert whole.step == pytest.approx(sum(whole.phases.values()))
@@ -304,18 +319,18 @@ def test_a_step_takes_as_long_as_its_phases_and_its_live_groups():
     assert longer.tokens == 2 * whole.tokens == 2 * 32 * 24
 
 
-TWO = ["experiment=pocket", "trainer=ddp", "trainer.devices=2", "rollout.prompts_per_step=2", "gradnorm=length"]
+TWO = ["trainer=ddp", "trainer.devices=2", "rollout.prompts_per_step=2", "gradnorm=length"]
 RATED = Speed("", {"float32": 1e10}, 1e10, launch=1e-5)
 
 
 @pytest.fixture(scope="module")
-def plan_of_two():
-    return make(composed(*TWO), RATED)
+def plan_of_two(shallow):
+    return make(composed(*shallow, *TWO), RATED)
 
 
-def test_gradients_that_are_summed_travel(plan_of_two):
+def test_gradients_that_are_summed_travel(plan_of_two, shallow):
     """Of two ranks in a ring each receives as many bytes as there are weights."""
-    plans = [plan_of_two, make(composed(*TWO), replace(RATED, link=1e5))]
+    plans = [plan_of_two, make(composed(*shallow, *TWO), replace(RATED, link=1e5))]
     slow, at_once = (plan.duration.phases["update"] for plan in reversed(plans))
     assert plans[0].moved["all-reduce"] == plans[0].update.resident["weights"] > 0
     assert slow - at_once == pytest.approx(plans[0].moved["all-reduce"] / 1e5)
@@ -376,7 +391,8 @@ def test_time_is_planned_with_what_there_is(setting):
 def test_advice_is_right():
     """Too small a GPU: one line, status 2, and what it advises makes it fit."""
     batch = ["policy.token_budget=4096", "rollout.group_size=16", "rollout.prompts_per_step=2"]
-    command = ["experiment=pocket", "baseline=rloo", *batch, "requires.gpu_memory_gib=1.6"]
+    longest = ["planned.prompt=64", "planned.response=64"]
+    command = ["experiment=pocket", "baseline=rloo", *batch, *longest, "requires.gpu_memory_gib=1.6"]
     poor = run_script("train.py", *command, "plan=true")
     assert poor.returncode == 2
     (line,) = poor.stderr.splitlines()

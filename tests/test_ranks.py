@@ -72,16 +72,25 @@ def assert_adapted(single, base):
     assert moved == {name for name in base if "_proj" in name}
 
 
-@pytest.mark.parametrize(("tying", "rewards"), [("tied", "first"), ("untied", "all")])
-def test_two_ranks_equal_one_process(tmp_path, tying, rewards):
+TWO, ONE = "two:60", "one:40"  # where 40 are too few, a group is cut
+
+
+@pytest.mark.parametrize(
+    ("tying", "rewards", "ways"),
+    [
+        ("tied", "first", {"fsdp": (("plain", TWO), ("lora", ONE)), "ddp": (("plain", ONE), ("lora", TWO))}),
+        ("untied", "all", {"fsdp": (("plain", ONE), ("lora", TWO)), "ddp": (("plain", TWO), ("lora", ONE))}),
+    ],
+    ids=["tied", "untied"],
+)
+def test_two_ranks_equal_one_process(tmp_path, tying, rewards, ways):
     folder = tmp_path / tying
     folder.mkdir()
     singles = run(folder, "single", rewards, "plain:two:60", "lora:two:60")
     assert_adapted(singles[1], load_file(folder / "model" / "model.safetensors"))
-    for kind in ("fsdp", "ddp"):
-        runs = [f"{name}:{passes}" for passes in ("two:60", "one:40") for name in ("plain", "lora")]
-        found = run(folder, kind, rewards, *runs)  # where 40 are too few, a group is cut
-        for name, both, single in zip(runs, found, singles * 2, strict=True):
+    for kind, pairs in ways.items():
+        runs = [f"{name}:{passes}" for name, passes in pairs]
+        for name, both, single in zip(runs, run(folder, kind, rewards, *runs), singles, strict=True):
             assert_equal(both, single, f"{kind} {name}")
 
 

@@ -217,10 +217,10 @@ SMALL = {"num_hidden_layers": 6, "hidden_size": 64}
 
 @pytest.mark.parametrize("kind", ["plain", "sketch, one pass", "exact, one pass"])  # two: test_plan.py
 def test_work_is_linear_in_layers(kind, monkeypatch):
-    config, batch = Qwen3Config(**SHAPE | SMALL), Batch(4, 2, 24, 12)
-    few = plan_update(policy(kind, 48), config, World(mixed=True), batch)
+    config, batch = Qwen3Config(**SHAPE | SMALL), Batch(1, 2, 12, 6)
+    few = plan_update(policy(kind, 24), config, World(mixed=True), batch)
     monkeypatch.setattr(update, "EDGES", (6, 6))
-    every = plan_update(policy(kind, 48), config, World(mixed=True), batch)
+    every = plan_update(policy(kind, 24), config, World(mixed=True), batch)
     for a, b in ((few.work, every.work), (few.once, every.once)):
         assert a.syncs == b.syncs
         assert set(a.phases) == set(b.phases)
@@ -277,12 +277,12 @@ def test_time_follows_from_work():
 
 def test_more_work_takes_more_time():
     def seconds(kind, tokens=96, speed=GPUS["h100"], **shape):
-        config, batch = Qwen3Config(**SHAPE | SMALL | {"num_hidden_layers": 3} | shape), Batch(8, 2, 24, 12)
+        config, batch = Qwen3Config(**SHAPE | SMALL | {"num_hidden_layers": 1} | shape), Batch(8, 2, 24, 12)
         return predict(plan_update(policy(kind, tokens), config, World(mixed=True), batch).work, speed).seconds
 
     assert seconds("plain") < seconds("logit") < seconds("sketch, one pass") < seconds("sketch, two passes")
     assert seconds("exact, one pass") < seconds("exact, two passes")
-    assert seconds("plain") < seconds("plain", num_hidden_layers=4)
+    assert seconds("plain") < seconds("plain", num_hidden_layers=2)
     ahead = replace(GPUS["h100"], launch=0)  # a host that is never behind
     assert seconds("plain", speed=ahead, hidden_size=4096) < seconds("plain", 384, ahead, hidden_size=4096)
 

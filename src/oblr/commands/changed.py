@@ -6,7 +6,7 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.markup import escape
 from rich.table import Table
 
@@ -14,11 +14,14 @@ from oblr.commands.launch import job_config
 from oblr.run.sweeps import PLACES, flat
 
 
-def changed(cfg: DictConfig, script: str) -> dict[str, tuple[Any, Any]]:
+def changed(told: Any, script: str) -> dict[str, tuple[Any, Any]]:
     """Setting → its value, and the one that ``conf/<script>.yaml`` has: where they differ.
 
     A group with another choice counts as one setting. What follows from other settings is none of its own. It reads
     the configuration that Hydra is running.
+
+    Args:
+        told: that configuration as a container, with its interpolations.
     """
     composing = GlobalHydra.instance().hydra
     assert composing is not None
@@ -29,7 +32,7 @@ def changed(cfg: DictConfig, script: str) -> dict[str, tuple[Any, Any]]:
         for name, choice in choices.items()
         if choice != usual.get(name) and not name.startswith("hydra/")
     }
-    ours, theirs = (flat(OmegaConf.to_container(c, resolve=False)) for c in (cfg, job_config(default)))
+    ours, theirs = flat(told), flat(OmegaConf.to_container(job_config(default), resolve=False))
     elsewhere = (*others, *PLACES, "name")
     own = {
         path: (value, theirs.get(path))

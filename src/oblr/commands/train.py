@@ -49,7 +49,7 @@ def main(cfg: DictConfig) -> None:
         return show_plan(cfg)
     if RUN_FOLDER in os.environ:
         die_with_parent(int(os.environ.get(RUN_PROCESS, os.getppid())))
-    differences = changed(cfg, "train")  # of what was told, before anything resolves it
+    told = OmegaConf.to_container(cfg, resolve=False)
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
     check_machine(**cfg.requires)
@@ -78,7 +78,7 @@ def main(cfg: DictConfig) -> None:
         L.seed_everything(cfg.seed)
         if first:
             write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
-            rich.print(changes_table(differences))
+            rich.print(changes_table(changed(told, "train")))
             for note in datamodule.notes:
                 rich.print(escape(note))
         trainer = build_trainer(cfg)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,8 +83,15 @@ def _version(package: str) -> str | None:
 
 def environment() -> dict[str, str]:
     """Version of every distribution that is installed, and Python's; of two of one name the one that is imported."""
-    found = {one.name: one.version for one in reversed(list(distributions()))}
+    heads = (one.read_text("METADATA") or "" for one in reversed(list(distributions())))
+    found = dict(pair for head in heads if (pair := _named(head)))
     return {name: found[name] for name in sorted(found, key=str.lower)} | {"python": sys.version.split()[0]}
+
+
+def _named(metadata: str) -> tuple[str, str] | None:
+    """Name and version; a parser of mail, which Python's own takes, needs half a second for a few hundred."""
+    found = [re.search(rf"^{field}: *(.+)$", metadata, flags=re.MULTILINE) for field in ("Name", "Version")]
+    return (found[0][1].strip(), found[1][1].strip()) if found[0] and found[1] else None
 
 
 def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
