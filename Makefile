@@ -5,6 +5,7 @@
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make test-browser  reports in Chromium, which is installed where there is none
+# make test-loggers  runs with wandb and mlflow, offline; both are installed into .cache
 # make test-wheel  the package, built, installed in an environment of its own and used outside the clone
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make docs     docs/_build/index.html, the pages for a browser; a dead link fails
@@ -18,7 +19,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver chromium demo sweep-local smollm2 test test-slurm test-servers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
+.PHONY: driver chromium demo sweep-local smollm2 test test-slurm test-servers test-loggers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -59,6 +60,10 @@ test-slurm: $(STAMP)
 
 test-servers: $(STAMP)
 	$(PY) -m pytest -m servers -n 1 tests/rollout $(ARGS)
+
+test-loggers: $(STAMP)
+	@[ -e .cache/loggers ] || $(PIP) install -q --target .cache/loggers wandb==0.22.2 mlflow-skinny==3.4.0
+	$(PY) -m pytest -m loggers -n 0 tests/test_loggers.py $(ARGS)
 
 test-wheel: $(STAMP)
 	$(PY) -m pytest -m wheel -n 0 tests/test_wheel.py $(ARGS)

@@ -85,6 +85,7 @@ def make_run(folder: Path, steps: int, words: int) -> None:
     )
     folder.mkdir()
     (folder / "config.yaml").write_text(f"seed: 1\nsteps: {steps}\n")
+    (folder / "run.json").write_text("{}")
     record, log = RunRecord(str(folder)), RolloutLog(str(folder / "rollouts"), limit_mib=1e6)
     log.on_train_start(cast(Any, trainer), policy)
     tags = [tag.replace(".*", f"one{i}") for patterns in FIRST.values() for tag in patterns for i in range(3)]

@@ -5,7 +5,8 @@ from lightning import Trainer
 from torch import Tensor
 from torchmetrics.functional import pearson_corrcoef
 
-from callbacks.observer import Observer, tensorboard
+from callbacks.observer import Observer
+from callbacks.shown import show
 from oblr.baselines.base import live_groups
 from oblr.gradnorm.measure import GradNorms
 from oblr.policy.step import PolicyModule
@@ -44,13 +45,9 @@ class GradStats(Observer):
         if not known.any():
             return
         norms, lengths = square_norms[known].sqrt(), report.lengths[known].double()
-        if writer := tensorboard(trainer):
-            for name, values in (
-                ("gradnorm/per_sample", norms),
-                ("train/advantages", report.advantages[known]),
-                ("train/ratios", report.ratios[known]),
-            ):
-                writer.add_histogram(name, values.flatten(), trainer.current_epoch)
+        show(trainer, "gradnorm/per_sample", norms)
+        show(trainer, "train/advantages", report.advantages[known])
+        show(trainer, "train/ratios", report.ratios[known])
         quantiles = norms.quantile(torch.tensor(PERCENT, dtype=norms.dtype) / 100)
         policy.log_dict(
             {

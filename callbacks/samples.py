@@ -1,11 +1,11 @@
 """A few rollouts to read, at every so many steps."""
 
-import html
 import unicodedata
 
 from lightning import Trainer
 
-from callbacks.observer import Observer, tensorboard
+from callbacks.observer import Observer
+from callbacks.shown import Rows, show
 from oblr.policy.step import PolicyModule
 from oblr.types import StepReport
 
@@ -27,31 +27,27 @@ class SampleTable(Observer):
         self.every, self.rows = every, rows
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        writer = tensorboard(trainer)
-        if writer is not None and trainer.current_epoch % self.every == 0:
-            writer.add_text("rollout/samples", sample_table(report, self.rows), trainer.current_epoch)
+        if trainer.current_epoch % self.every == 0:
+            show(trainer, "rollout/samples", sample_table(report, self.rows))
 
 
-def sample_table(report: StepReport, rows: int) -> str:
-    """Markdown table of ``rows`` responses of each kind."""
+def sample_table(report: StepReport, rows: int) -> Rows:
+    """``rows`` responses of each kind."""
     own = slice(report.first, report.first + report.batch.n_groups)
     advantages, weights = report.advantages[own].flatten(), report.weights[own].flatten()
     kinds = {"best": advantages, "worst": -advantages, "largest share": advantages.abs() * weights.sqrt()}
-    lines = ["| | prompt | response | reward | advantage | weight |", "|---|---|---|---|---|---|"]
+    found = []
     for kind, values in kinds.items():
         for i in values.nan_to_num().argsort(descending=True, stable=True)[:rows].tolist():
             rollout = report.batch.rollouts[i]
-            lines.append(
-                f"| {kind} | {_cell(rollout.problem.prompt)} | {_cell(rollout.text)} | {rollout.reward:g} "
-                f"| {advantages[i]:+.3f} | {weights[i]:.3g} |"
-            )
-    return "\n".join(lines)
+            figures = f"{rollout.reward:g}", f"{advantages[i]:+.3f}", f"{weights[i]:.3g}"
+            found.append((kind, _plain(rollout.problem.prompt), _plain(rollout.text), *figures))
+    return Rows(("", "prompt", "response", "reward", "advantage", "weight"), found)
 
 
-def _cell(text: str) -> str:
-    """As text: neither markup nor a mark that turns its direction does anything, and it stays in its cell."""
+def _plain(text: str) -> str:
+    """Without marks that turn its direction, and no longer than anybody reads."""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
-    plain = "".join(
+    return "".join(
         f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cf", "Cc") and c not in "\n\t" else c for c in shown
     )
-    return html.escape(plain, quote=False).replace("|", "\\|").replace("\n", "<br>")

@@ -38,7 +38,7 @@ def log(folder: Path) -> None:
     tags = [tag.replace(".*", "one") for patterns in FIRST.values() for tag in patterns]
     for step in range(STEPS):
         writer.log_metrics({tag: 1.0 + place + step for place, tag in enumerate(tags)}, step)
-    writer.experiment.add_text("rollout/samples", sample_table(report, 1), 0)
+    writer.experiment.add_text("rollout/samples", sample_table(report, 1).markdown(), 0)
     writer.finalize("success")
 
 

@@ -153,7 +153,7 @@ def test_a_run_that_meets_nothing_else_saves_itself_and_ends(train, tmp_path, mo
     """By the real command line; what is saved last is the policy of the last good step."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     result = train(
-        *("~callbacks.evaluation", "schedule=constant", "schedule.lr=1e-3", "steps=40"),
+        *("~callbacks.evaluation", "schedule=constant", "schedule.lr=1e-3", "steps=40", "rollout.max_new_tokens=32"),
         *("callbacks.checkpoints.every=3", "callbacks.checkpoints.keep=9"),
         "+callbacks.poison={_target_: poisons.Poison, start: 3}",
     )

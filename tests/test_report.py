@@ -11,13 +11,14 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, run_script
+from conftest import ROOT, SMALL, run_script
 from test_record import Policy, Run
 from test_tags import make_report
 
@@ -26,6 +27,7 @@ from callbacks.rollouts import RolloutLog
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import interquartile_mean
 from oblr.report import page
+from oblr.report.comparison import TITLES
 from oblr.report.live import server
 from oblr.report.page import content, html, packed, write_report
 from oblr.report.pictures import draw, lines, write_pictures
@@ -39,6 +41,7 @@ def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 
     """A run folder without a run: two groups of two responses a step, the first of which says ``text``."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(f"seed: {seed}\neta0: {eta0}\npaths:\n  runs: {folder}\n")
+    (folder / "run.json").write_text("{}")
     (folder / "finished.json").write_text("{}")
     (folder / "train.log").write_text(
         "2026-01-31 12:00:00,000 WARNING callbacks.monitors: step 3: the entropy has collapsed\n"
@@ -111,6 +114,33 @@ def test_several_runs_and_what_differs(tmp_path):
     assert [run.name for run in runs] == ["seed1", "seed2"]
     assert differing(runs) == ["seed"]
     assert [run["configuration"] for run in content(runs)["runs"]] == [[], []]
+
+
+def test_what_comes_with_a_choice_is_not_told_besides_it(tmp_path):
+    """Runs of another rate under one schedule are others, and so are those of a setting that mostly follows."""
+    for name, told in {
+        "a": {"seed": 1, "schedule": "snr", "schedule.decay": 0.9},
+        "b": {"seed": 2, "schedule": "snr", "schedule.decay": 0.9},
+        "c": {"seed": 1, "schedule": "constant", "schedule.lr": 0.1},
+        "d": {"seed": 1, "schedule": "constant", "schedule.lr": 0.2},
+        "e": {"seed": 1, "schedule": "snr", "schedule.decay": 0.9, "data.seed": 7},
+    }.items():
+        folder = make_run(tmp_path / name, told["seed"])
+        (folder / "run.json").write_text(json.dumps({"told": told}))
+        (folder / "config.yaml").write_text(
+            f"seed: {told['seed']}\nschedule: {{lr: {told.get('schedule.lr', 'null')}}}\n"
+        )
+    runs = find_runs([tmp_path])
+    assert differing(runs) == ["seed", "schedule", "schedule.lr", "data.seed"]
+    assert differing(runs[:2]) == ["seed"]
+    assert differing(runs[1:3]) == ["seed", "schedule"]
+    rows = content(runs)["comparison"]
+    assert [row["configuration"] for row in rows][:3] == [
+        ["snr", None, None],
+        ["constant", 0.1, None],
+        ["constant", 0.2, None],
+    ]
+    assert [row["seeds"] for row in rows][:3] == [2, 1, 1]
 
 
 def test_configurations_are_compared_on_the_same_seeds(tmp_path):
@@ -334,6 +364,38 @@ def test_several_in_a_browser(tmp_path, opened):
     assert re.fullmatch(r"4.95 \[.*\]\n\+0.4 \[.*\], p = 0.01\d+: no tie", second.locator("td").nth(2).inner_text())
     tab.locator("#run").select_option("rate0.02-seed7")
     tab.wait_for_function("document.getElementById('numbers').textContent.includes('train/reward 8.4')")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_sweeps_report(tmp_path, opened, scheme):
+    """A real one, with figures as in its CSV; one of its responses, by keyboard; and everybody can read it."""
+    swept = ("experiment=sweep", "baseline=rloo,gradient_weighted", "schedule=snr,constant", "seed=1,2")
+    small = [override for override in SMALL if not override.startswith("experiment=")]
+    done = run_script("sweep.py", *swept, *small, "steps=2", f"paths.runs={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    tab = opened(tmp_path / "report.html", color_scheme=scheme)
+    tab.wait_for_selector("details")
+    rewards = defaultdict(list)
+    with (tmp_path / "report.csv").open() as file:
+        for line in csv.DictReader(file):
+            if line["tag"] == "train/reward":
+                rewards[line["run"]].append(float(line["value"]))
+    assert {len(values) for values in rewards.values()} == {2}
+    header, *cells = (row.locator("th, td").all_inner_texts() for row in tab.locator("#rows tr").all())
+    rows = [dict(zip(header, row, strict=True)) for row in cells]
+    assert {"baseline", "schedule", "seeds"} == set(header) - TITLES.keys()
+    assert len(rows) == 4
+    for row in rows:
+        assert row["seeds"] == "2"
+        name = f"{row['baseline']}-{row['schedule']}"
+        expected = interquartile_mean([np.mean(rewards[f"seed{seed}-{name}"]) for seed in (1, 2)])
+        shown = re.findall(r"[\d.]+", row["reward over the run"].split("\n")[0])
+        assert [float(number) for number in shown] == pytest.approx(list(expected), abs=1e-4)
+    tab.locator("summary").first.focus()
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("td.text")
+    assert unreadable(tab) == []
 
 
 def test_assets_are_what_the_page_names():

@@ -43,6 +43,16 @@ def changed(told: Any, script: str) -> dict[str, tuple[Any, Any]]:
     return others | own | {path: value for path, value in gone.items() if path}
 
 
+def own_settings(told: Any) -> dict[str, Any]:
+    """The choice of every group, and each setting that follows from no other: what runs are told apart by.
+
+    Args:
+        told: the configuration that Hydra is running, as a container, with its interpolations.
+    """
+    choices = {name: choice for name, choice in HydraConfig.get().runtime.choices.items() if "hydra/" not in name}
+    return choices | {path: value for path, value in flat(told).items() if "${" not in str(value)}
+
+
 def first_gone(path: str, ours: Iterable[str]) -> str:
     """The shortest beginning of ``path`` that none of ``ours`` has; "" where they have all of it."""
     parts = path.split(".")

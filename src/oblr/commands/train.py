@@ -27,7 +27,7 @@ from oblr.checks import (
     find_checkpoint,
     trained,
 )
-from oblr.commands.changed import changed, changes_table
+from oblr.commands.changed import changed, changes_table, own_settings
 from oblr.commands.launch import RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
 from oblr.data.ends import end_tokens
@@ -77,7 +77,7 @@ def main(cfg: DictConfig) -> None:
     with quiet_terminal(log_file(folder, rank)):
         L.seed_everything(cfg.seed)
         if first:
-            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed, told=own_settings(told))
             rich.print(changes_table(changed(told, "train")))
             for note in datamodule.notes:
                 rich.print(escape(note))

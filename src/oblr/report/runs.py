@@ -24,7 +24,8 @@ class Run:
     """One run folder.
 
     Attributes:
-        settings: by path, without folders.
+        settings: by path, without folders; and the choices of groups, where the run has noted them.
+        told: those that follow from no other setting; all, of runs that have not noted which.
         curves: tag → steps and values.
         warnings: the step that each names, if any, and its text.
         finished: whether the run has ended.
@@ -32,6 +33,7 @@ class Run:
 
     folder: Path
     settings: dict[str, Any]
+    told: dict[str, Any]
     curves: dict[str, Curve]
     warnings: list[tuple[int | None, str]]
     finished: bool
@@ -51,17 +53,28 @@ def read_run(folder: Path) -> Run:
     curves = read_curves(folder)
     if not (folder / "config.yaml").exists() or not curves:
         raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
-    newest = max(folder.glob("config*.yaml"), key=lambda path: path.stat().st_mtime_ns)
-    settings = flat(yaml.safe_load(newest.read_text()))
+    settings = flat(yaml.safe_load(_newest(folder, "config*.yaml").read_text()))
+    noted = json.loads(_newest(folder, "run*.json").read_text()).get("told", {})
+    choices = {name: choice for name, choice in noted.items() if name not in settings}
     log = folder / "train.log"
     said = WARNING.findall(log.read_text(errors="replace")) if log.exists() else []
     return Run(
         folder,
-        {path: value for path, value in settings.items() if path.partition(".")[0] not in PLACES},
+        elsewhere(choices | settings),
+        elsewhere(noted or settings),
         curves,
         [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in dict.fromkeys(said)],
         (folder / "finished.json").exists(),
     )
+
+
+def _newest(folder: Path, pattern: str) -> Path:
+    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+
+
+def elsewhere(settings: dict[str, Any]) -> dict[str, Any]:
+    """What would be the same of a run in another folder."""
+    return {path: value for path, value in settings.items() if path.partition(".")[0] not in PLACES}
 
 
 def find_runs(folders: Sequence[Path]) -> list[Run]:
@@ -74,8 +87,22 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Paths of the settings that are not the same in all runs."""
-    return differing_settings([run.settings for run in runs])
+    """What runs are told that is not the same in all of them: choices of groups, and paths of settings.
+
+    What always comes with a choice is not told besides it.
+    """
+    all_of = [run.told for run in runs]
+    paths = differing_settings(all_of)
+
+    def comes_with(path: str, group: str) -> bool:
+        if not path.startswith(f"{group}."):
+            return False
+        alike: dict[str, list[dict[str, Any]]] = {}
+        for told in all_of:
+            alike.setdefault(json.dumps(told.get(group)), []).append(told)
+        return not any(path in differing_settings(same) for same in alike.values())
+
+    return [path for path in paths if not any(comes_with(path, group) for group in paths)]
 
 
 def differing_settings(all_of: Sequence[dict[str, Any]]) -> list[str]:

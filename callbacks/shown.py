@@ -1,0 +1,77 @@
+"""Histograms and tables, by whichever logger a run has.
+
+A logger that has no place for one leaves it out: all numbers are in ``metrics.jsonl`` and all responses in
+``rollouts/``, whatever the logger.
+"""
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from lightning import Trainer
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table: names of columns, and a text for each of them in every row."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def markdown(self) -> str:
+        """Texts stay texts: no markup in them does anything, and each stays in its cell."""
+        head = [self.columns, ("---",) * len(self.columns)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in [*head, *(tuple(map(_cell, row)) for row in self.rows)])
+
+
+def show(trainer: Trainer, tag: str, content: Tensor | Rows) -> None:
+    """Give every logger the histogram of a tensor of numbers, any shape, or a table; of the step being taken."""
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        for kind, (histogram, table) in WAYS.items():
+            if isinstance(logger, kind):
+                way = table if isinstance(content, Rows) else histogram
+                way(logger, tag, content, trainer.current_epoch)
+
+
+def _cell(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", "<br>")
+
+
+def _tensorboard_histogram(logger: TensorBoardLogger, tag: str, values: Tensor, step: int) -> None:
+    logger.experiment.add_histogram(tag, values.flatten(), step)
+
+
+def _tensorboard_table(logger: TensorBoardLogger, tag: str, table: Rows, step: int) -> None:
+    logger.experiment.add_text(tag, table.markdown(), step)
+
+
+def _wandb_histogram(logger: WandbLogger, tag: str, values: Tensor, step: int) -> None:
+    from wandb import Histogram
+
+    logger.log_metrics({tag: Histogram(values.flatten().tolist())}, step)  # type: ignore[dict-item]
+
+
+def _wandb_table(logger: WandbLogger, tag: str, table: Rows, step: int) -> None:
+    logger.log_table(tag, list(table.columns), [list(row) for row in table.rows], step=step)
+
+
+def _mlflow_histogram(logger: MLFlowLogger, tag: str, values: Tensor, step: int) -> None:
+    counts, edges = np.histogram(values.flatten().numpy(), bins="auto")
+    shown = {"edges": edges.tolist(), "counts": counts.tolist()}
+    logger.experiment.log_dict(logger.run_id, shown, f"{tag}/step{step:05d}.json")
+
+
+def _mlflow_table(logger: MLFlowLogger, tag: str, table: Rows, step: int) -> None:
+    logger.experiment.log_text(logger.run_id, table.markdown(), f"{tag}/step{step:05d}.md")
+
+
+#: Logger → how it shows a histogram, and a table.
+WAYS: dict[type[Any], tuple[Callable[..., None], Callable[..., None]]] = {
+    TensorBoardLogger: (_tensorboard_histogram, _tensorboard_table),
+    WandbLogger: (_wandb_histogram, _wandb_table),
+    MLFlowLogger: (_mlflow_histogram, _mlflow_table),
+}
