@@ -5,7 +5,7 @@ A logger that has no place for one leaves it out: all numbers are in ``metrics.j
 """
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class Rows:
     """A table: names of columns, and a text for each of them in every row."""
 
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
     def markdown(self) -> str:
         """Texts stay texts: no markup in them does anything, and each stays in its cell."""
