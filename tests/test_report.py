@@ -133,6 +133,8 @@ def test_what_comes_with_a_choice_is_not_told_besides_it(tmp_path):
     runs = find_runs([tmp_path])
     assert differing(runs) == ["seed", "schedule", "schedule.lr", "data.seed"]
     assert differing(runs[:2]) == ["seed"]
+    (tmp_path / "a" / "run.json").write_text("{}")
+    assert differing(find_runs([tmp_path / "a", tmp_path / "d"])) == ["schedule"]
     assert differing(runs[1:3]) == ["seed", "schedule"]
     rows = content(runs)["comparison"]
     assert [row["configuration"] for row in rows][:3] == [

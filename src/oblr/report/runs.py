@@ -25,7 +25,7 @@ class Run:
 
     Attributes:
         settings: by path, without folders; and the choices of groups, where the run has noted them.
-        told: those that follow from no other setting; all, of runs that have not noted which.
+        told: those that follow from no other; none of a run that has not noted which do.
         curves: tag → steps and values.
         warnings: the step that each names, if any, and its text.
         finished: whether the run has ended.
@@ -61,7 +61,7 @@ def read_run(folder: Path) -> Run:
     return Run(
         folder,
         elsewhere(choices | settings),
-        elsewhere(noted or settings),
+        elsewhere(noted),
         curves,
         [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in dict.fromkeys(said)],
         (folder / "finished.json").exists(),
@@ -89,9 +89,10 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
 def differing(runs: Sequence[Run]) -> list[str]:
     """What runs are told that is not the same in all of them: choices of groups, and paths of settings.
 
-    What always comes with a choice is not told besides it.
+    What always comes with a choice is not told besides it. Where a run has not noted what it was told, all of its
+    settings count.
     """
-    all_of = [run.told for run in runs]
+    all_of = [run.told if all(other.told for other in runs) else run.settings for run in runs]
     paths = differing_settings(all_of)
 
     def comes_with(path: str, group: str) -> bool:
