@@ -164,7 +164,7 @@ def _one_line(error: BaseException) -> str | None:
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
-    said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    said = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip())
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""
     return _with_page(f"{setting}: {DISTORTING[setting]}" if setting in DISTORTING else said, page(setting))
