@@ -394,6 +394,11 @@ def test_a_sweeps_report(tmp_path, opened, scheme):
         expected = interquartile_mean([np.mean(rewards[f"seed{seed}-{name}"]) for seed in (1, 2)])
         shown = re.findall(r"[\d.]+", row["reward over the run"].split("\n")[0])
         assert [float(number) for number in shown] == pytest.approx(list(expected), abs=1e-4)
+    chart = tab.locator("figure[data-chart='seconds by phase']")
+    assert chart.locator("p").inner_text() == "Seconds of the whole step."
+    chart.locator("select").select_option("time/update")
+    assert chart.locator("p").inner_text() == "Seconds of the step spent in this phase."
+    assert chart.locator("canvas").count() == 1
     tab.locator("summary").first.focus()
     tab.keyboard.press("Enter")
     tab.wait_for_selector("td.text")

@@ -26,8 +26,8 @@ function tagsOf(patterns) {
   return [...new Set(patterns.flatMap((pattern) => all.filter((tag) => new RegExp(`^(?:${pattern})$`).test(tag))))];
 }
 
-// One line a tag of a single run; of several runs the first tag alone, with a line for the mean of each configuration
-// and a band from the lowest to the highest of its seeds.
+// One line a tag of a single run; of several runs one tag alone, with a line for the mean of each configuration and a
+// band from the lowest to the highest of its seeds.
 function lines(tags) {
   if (!several) {
     const [run] = data.runs;
@@ -53,8 +53,20 @@ const decades = (plot, axis, low, high) => {
   return Array.from({ length: Math.max(count, 0) }, (_, i) => 10 ** (first + i));
 };
 
-function draw(title, patterns) {
-  const tags = tagsOf(patterns), shown = lines(tags);
+// Which tag of several runs a chart shows is chosen in it; at first these.
+const SHOWN = ["snr/factor_ema", "baseline/gradient_weighted", "gradnorm/q50", "time/step"];
+function choice(title, patterns, tags, tag, figure) {
+  const select = element("select", undefined, { "aria-label": title });
+  for (const other of tags) select.append(element("option", other));
+  select.value = tag;
+  select.addEventListener("change", () => draw(title, patterns, select.value, figure).querySelector("select").focus());
+  return select;
+}
+
+function draw(title, patterns, chosen, before) {
+  const tags = tagsOf(patterns).filter((tag) => data.runs.some((run) => run.curves[tag]));
+  const tag = several ? chosen ?? tags.find((other) => SHOWN.includes(other)) ?? tags[0] : tags[0];
+  const shown = lines(several ? [tag] : tags);
   if (!shown.length) return;
   const steps = [...new Set(shown.flatMap(({ curves }) => curves.flatMap(([at]) => at)))].sort((a, b) => a - b);
   const columns = shown.map(({ curves }) => column(curves, steps, OF.mean));
@@ -72,8 +84,10 @@ function draw(title, patterns) {
   const values = columns.flat().filter((x) => x !== null), least = Math.min(...values);
   const wide = least > 0 && Math.max(...values) > 1e4 * least; // such as a noise scale where the signal is lost
   const figure = element("figure", undefined, { "data-chart": title });
-  figure.append(element("h3", title), element("p", data.meanings[tags[0]], { class: "meaning" }));
-  by("charts").append(figure);
+  figure.append(element("h3", title), element("p", data.meanings[tag], { class: "meaning" }));
+  if (several && tags.length > 1) figure.append(choice(title, patterns, tags, tag, figure));
+  if (before) before.replaceWith(figure);
+  else by("charts").append(figure);
   const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
   const options = {
     width: figure.clientWidth - 20, height: 210, scales: { x: { time: false }, y: { distr: wide ? 3 : 1 } },
@@ -86,6 +100,7 @@ function draw(title, patterns) {
   const plot = new uPlot(options, [steps.map((step) => step + 1), ...columns], figure);
   plot.over.addEventListener("click", () => plot.cursor.idx !== null && open(plot.cursor.idx === undefined ? 0 : steps[plot.cursor.idx], true));
   new ResizeObserver(() => plot.setSize({ width: figure.clientWidth - 20, height: 210 })).observe(figure);
+  return figure;
 }
 
 // Warnings that name a step, as broken lines.
