@@ -30,8 +30,8 @@ RUNS = ROOT / "benchmarks" / "results" / "suite.jsonl"
 OUTPUT = ROOT / ".cache" / "suite"
 #: Seconds on two cores that nobody else uses.
 LIMIT = 720
-#: Mean load of a machine on which others keep two cores busy besides the suite, which has three processes.
-LOADED = 5
+#: Mean load of a machine on which others keep two cores busy besides the suite, which does so too.
+LOADED = 4
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than two cores keep busy: some wait, for a server or a time-out.
-
-    One alone where there is a GPU: an engine takes a share of it, and measures what is free while it starts.
-    """
-    return 1 if torch.cuda.is_available() else 3
+    """One where there is a GPU: an engine takes a share of it, and measures what is free while it starts."""
+    return 1 if torch.cuda.is_available() else 2
 
 
 ROOT = Path(__file__).resolve().parent.parent
