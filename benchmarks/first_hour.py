@@ -207,15 +207,16 @@ def first_hour(folder: Path, quick: bool) -> Iterator[Figure]:
             status, said, seconds = shell.type(given)
             if command.startswith(("make", "python")):
                 failed += not went_well(command, status, said, folder)
-            if "src/report.py" in command:
-                (report,) = re.findall(r"report {6}(\S+)", said)
+            if "src/report.py" in command and (found := re.search(r"report {6}(\S+)", said)):
+                report = found[1]
         print(f"{seconds:6.1f} s  {command}", flush=True)
         minutes, typed = minutes + seconds / 60, typed + 1
         if command == "make demo" and not quick:
             yield Figure("make demo, from nothing", seconds / 60, "min")
         if "baseline=rloo" in command and not quick:
             yield at_most("from the clone to a changed baseline", minutes, "min", 30)
-    yield Figure("report of all runs, until a browser shows it", opened(Path(report)), "ms")
+    if report:  # else its command has failed, and counts as such
+        yield Figure("report of all runs, until a browser shows it", opened(Path(report)), "ms")
     if not quick:
         yield at_most("from the clone through all of README", minutes, "min", 60)
     yield Figure("README's commands typed", typed, "")

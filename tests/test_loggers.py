@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, SMALL, run_script
@@ -54,9 +55,9 @@ def test_mlflow(ran, monkeypatch):
         logged = {point.step: point.value for point in client.get_metric_history(run.info.run_id, tag)}
         assert logged == pytest.approx(values), tag
     names = {"rollout/samples/step00000.md"} | {f"{tag}/step{step:05d}.json" for tag in HISTOGRAMS for step in (0, 1)}
-    root = re.sub("^file:(//)?", "", run.info.artifact_uri)
-    assert names == {path.relative_to(root).as_posix() for path in type(folder)(root).rglob("*.*")}
-    shown = json.loads((type(folder)(root) / "gradnorm/per_sample/step00001.json").read_text())
+    root = Path(re.sub("^file:(//)?", "", run.info.artifact_uri))
+    assert names == {path.relative_to(root).as_posix() for path in root.rglob("*.*")}
+    shown = json.loads((root / "gradnorm/per_sample/step00001.json").read_text())
     assert len(shown["edges"]) == len(shown["counts"]) + 1
     assert sum(shown["counts"]) > 0
     assert run.data.params["seed"] == "1"

@@ -124,3 +124,14 @@ def test_a_response_ends_with_the_token_that_completes_a_stop_string(text, stop,
 def test_a_response_without_a_stop_string_stays_as_it_is(stop, finished):
     whole = letters("one$" if finished else "one", finished)
     assert stopped(LETTERS, whole, asked(stop)) == (whole, "one")
+
+
+def test_a_special_token_inside_a_response_is_not_shown():
+    """By the pocket policy's own tokenizer: its padding is no end, and can be drawn."""
+    tokenizer = AutoTokenizer.from_pretrained(POCKET)
+    ids, padding = tokenizer.encode("1 + 1"), tokenizer.pad_token_id
+    whole = Completion([*ids, padding, *ids], [-1.0] * (2 * len(ids) + 1), False)
+    assert padding != tokenizer.eos_token_id
+    completion, shown = stopped(tokenizer, whole, Sampling(1, 1.0, 64, (tokenizer.eos_token_id,)))
+    assert shown == tokenizer.decode(ids) * 2
+    assert completion == whole

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from oblr.evaluation.records import finished, one_by_one, rollouts, saved
 from oblr.report.page import ROOM, filled
-from oblr.report.runs import differing_settings
+from oblr.report.runs import differing_settings, settings_of
 from oblr.run.provenance import write_whole
-from oblr.run.sweeps import PLACES, flat
 
 #: What the page calls its sections here.
 WORDS = {
@@ -98,13 +95,6 @@ def parts(summaries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         found[name] = {"problems": summary["settings"]["problems"], "figures": summary["figures"]}
         found |= {f"{name}: {group}": part for group, part in summary.get("by", {}).items()}
     return found
-
-
-def settings_of(folder: Path) -> dict[str, Any]:
-    """By path, without folders."""
-    newest = max(folder.glob("config*.yaml"), key=lambda path: path.stat().st_mtime_ns)
-    settings = flat(yaml.safe_load(newest.read_text()))
-    return {path: value for path, value in settings.items() if path.partition(".")[0] not in PLACES}
 
 
 def table(shown: Mapping[str, Any]) -> str:

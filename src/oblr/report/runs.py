@@ -53,26 +53,32 @@ def read_run(folder: Path) -> Run:
     curves = read_curves(folder)
     if not (folder / "config.yaml").exists() or not curves:
         raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
-    settings = flat(yaml.safe_load(_newest(folder, "config*.yaml").read_text()))
-    noted = json.loads(_newest(folder, "run*.json").read_text()).get("told", {})
-    choices = {name: choice for name, choice in noted.items() if name not in settings}
+    settings = settings_of(folder)
+    noted = json.loads(newest(folder, "run*.json").read_text()).get("told", {})
+    choices = {name: choice for name, choice in placeless(noted).items() if name not in settings}
     log = folder / "train.log"
     said = WARNING.findall(log.read_text(errors="replace")) if log.exists() else []
     return Run(
         folder,
-        elsewhere(choices | settings),
-        elsewhere(noted),
+        choices | settings,
+        placeless(noted),
         curves,
         [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in dict.fromkeys(said)],
         (folder / "finished.json").exists(),
     )
 
 
-def _newest(folder: Path, pattern: str) -> Path:
+def settings_of(folder: Path) -> dict[str, Any]:
+    """Of a run or an evaluation: by path, without folders."""
+    return placeless(flat(yaml.safe_load(newest(folder, "config*.yaml").read_text())))
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    """A run that goes on adds files: the latest of a kind."""
     return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
 
 
-def elsewhere(settings: dict[str, Any]) -> dict[str, Any]:
+def placeless(settings: dict[str, Any]) -> dict[str, Any]:
     """What would be the same of a run in another folder."""
     return {path: value for path, value in settings.items() if path.partition(".")[0] not in PLACES}
 

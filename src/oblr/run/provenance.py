@@ -83,7 +83,7 @@ def _version(package: str) -> str | None:
 
 def environment() -> dict[str, str]:
     """Version of every distribution that is installed, and Python's; of two of one name the one that is imported."""
-    heads = (one.read_text("METADATA") or "" for one in reversed(list(distributions())))
+    heads = (one.read_text("METADATA") or one.read_text("PKG-INFO") or "" for one in reversed(list(distributions())))
     found = dict(pair for head in heads if (pair := _named(head)))
     return {name: found[name] for name in sorted(found, key=str.lower)} | {"python": sys.version.split()[0]}
 
