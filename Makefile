@@ -2,6 +2,7 @@
 # make sweep-local  the array of slurm/sweep.sbatch on this machine;  SWEEP=<experiment> another one
 # make smollm2  write models/SmolLM2-135M-Instruct, which experiment=smollm2_cpu trains (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
+# make test-wide  further cases of what the suite tries in few
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make test-browser  reports in Chromium, which is installed where there is none
@@ -19,7 +20,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver chromium demo sweep-local smollm2 test test-slurm test-servers test-loggers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
+.PHONY: driver chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -54,6 +55,9 @@ sweep-local: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest $(ARGS)
+
+test-wide: $(STAMP)
+	$(PY) -m pytest -m 'wide and not servers' $(ARGS)
 
 test-slurm: $(STAMP)
 	$(PY) -m pytest -m slurm tests/test_slurm.py $(ARGS)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One where there is a GPU: an engine takes a share of it, and measures what is free while it starts."""
     return 1 if torch.cuda.is_available() else 2
+
+
+def wide(*cases: object) -> list[Any]:
+    """Further cases of a test, which take seconds each: ``make test-wide`` tries them."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.wide) for case in cases]
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from collectives import ONE_SIDED, BesideAnother, recorded, two_ranks_on_paper
-from conftest import ROOT
+from conftest import ROOT, wide
 from lightning import LightningModule
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from rooms import sources
@@ -149,7 +149,7 @@ def test_nobody_else_asks_for_a_group_or_moves_a_tensor():
     assert found == {"ranks", "dry_run"}  # a plan makes a world of its own
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["fsdp", *wide("ddp")])
 def test_a_run_of_two_ranks_goes_by_the_plan(train, tmp_path, monkeypatch, kind):
     """Everything that a run has: the same collectives on both ranks, by no other route than those of the plan."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")

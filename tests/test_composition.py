@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from conftest import ROOT, run_script
+from conftest import ROOT, run_script, wide
 
 from callbacks.record import read_curves
 
@@ -51,10 +51,12 @@ def rows():
         ]
 
 
+ROWS = list(rows())
+MORE = [row for place, row in enumerate(ROWS) if place % 4]
 WEIGHTED = ["baseline=shrinkage", "baseline.weighted=true", "loss=ppo_clip", "kl=k3"]
 
 
-@pytest.mark.parametrize("overrides", [*rows(), WEIGHTED], ids=" ".join)
+@pytest.mark.parametrize("overrides", [*ROWS[::4], WEIGHTED, *wide(*MORE)], ids=" ".join)
 def test_every_choice_runs(overrides, tmp_path):
     result = run_script("train.py", *SMALL, *overrides, f"paths.output_dir={tmp_path}")
     assert result.returncode == 0, result.stderr
@@ -64,9 +66,11 @@ def test_every_choice_runs(overrides, tmp_path):
 @pytest.mark.parametrize(
     ("name", "arms"),
     [
-        ("seed_baseline", ["gradient_weighted", "rloo"]),
-        ("seed_schedule", [f"{kind}-{rate}" for kind in ("constant", "snr") for rate in (0.001, 0.005, 0.01)]),
         ("seed_weights", ["exact", "uniform"]),
+        *wide(
+            ("seed_baseline", ["gradient_weighted", "rloo"]),
+            ("seed_schedule", [f"{kind}-{rate}" for kind in ("constant", "snr") for rate in (0.001, 0.005, 0.01)]),
+        ),
     ],
 )
 def test_seed_experiments_run_all_their_arms(name, arms, tmp_path):

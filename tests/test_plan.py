@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 import warm
-from conftest import POCKET, ROOT, SHAPE, VOCAB, run_script, tiny_model
+from conftest import POCKET, ROOT, SHAPE, VOCAB, run_script, tiny_model, wide
 from real_shapes import SIZES, architecture, on_meta
 from rich.console import Console
 from test_conf import composed
@@ -100,7 +100,7 @@ print("all")
     assert result.stdout.splitlines()[-1] == "all"
 
 
-@pytest.mark.parametrize(("size", "ranks"), [("4B", 8), ("8B", 16)])
+@pytest.mark.parametrize(("size", "ranks"), [("4B", 8), *wide(("8B", 16))])
 def test_shards_are_those_of_fsdp(size, ranks):
     """One unit a block and the root's; what the plan extrapolates from a few blocks is what all have."""
     config, world = architecture(size), World(ranks, sharded=True, mixed=True)
@@ -124,7 +124,7 @@ def test_shards_are_those_of_fsdp(size, ranks):
     ("world", "edges", "passes", "lora"),
     [
         (World(8, sharded=True, mixed=True, checkpointing=True), "SHARDED_EDGES", "two", LoRA(4, 8.0, ["q_proj"], 0)),
-        (World(mixed=True, gpu=False), "EDGES", "one", None),
+        *wide((World(mixed=True, gpu=False), "EDGES", "one", None)),
     ],
 )
 def test_a_few_blocks_tell_of_all(world, edges, passes, lora, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
-from conftest import ROOT, run_script
+from conftest import ROOT, run_script, wide
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -137,7 +137,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "baseline", "adapter"), [("sgd", "gradient_weighted", "none"), ("adamw", "value", "lora")]
+    ("optimizer", "baseline", "adapter"), [("adamw", "value", "lora"), *wide(("sgd", "gradient_weighted", "none"))]
 )
 def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, baseline, adapter):
     choices = (f"optimizer={optimizer}", f"baseline={baseline}", f"policy.adapter={adapter}")
@@ -187,9 +187,11 @@ TWO = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
 @pytest.mark.parametrize(
     ("engine", "name", "ranks"),
     [
-        ("hf", "ForgetfulHF", ()),
-        ("vllm", "ForgetfulVLLM", (*TWO, "rollout.engines.vllm.tensor_parallel_size=2")),
         ("hf", "ForgetfulRank", TWO),
+        *wide(
+            ("hf", "ForgetfulHF", ()),
+            ("vllm", "ForgetfulVLLM", (*TWO, "rollout.engines.vllm.tensor_parallel_size=2")),
+        ),
     ],
 )
 def test_a_skipped_sync_is_found_out(train, monkeypatch, engine, name, ranks):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, adapt
+from conftest import POCKET, ROOT, adapt, wide
 
 from callbacks.record import read_curves
 from oblr.data.procedural import ReasoningGymProblems
@@ -77,7 +77,7 @@ def largest_gap(scorer, engine, problems, tokenizer, temperature):
         return (scorer(packed)[0] - packed.behaviour_logprobs).abs().max().item()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("temperature", [0.6, *wide(1.0)])
 def test_logprobs_are_the_policys_before_and_after_every_sync(setting, problems, temperature):
     engine, folder = setting
     tokenizer = load_tokenizer(folder)
@@ -242,7 +242,9 @@ def test_asleep_between_rollouts_on_a_gpu(monkeypatch):
     assert engine.weight_version == 2
 
 
-@pytest.mark.parametrize(("trainer", "shared_by", "engine"), [("ddp", 1, "VLLMEngine"), ("fsdp", 2, "NoticingVLLM")])
+@pytest.mark.parametrize(
+    ("trainer", "shared_by", "engine"), [("fsdp", 2, "NoticingVLLM"), *wide(("ddp", 1, "VLLMEngine"))]
+)
 def test_an_engine_a_rank_and_an_engine_for_two(train, tmp_path, monkeypatch, trainer, shared_by, engine):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     result = train(

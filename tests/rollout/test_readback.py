@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import POCKET
+from conftest import POCKET, wide
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from oblr.errors import StaleEngineError
@@ -31,7 +31,10 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(
     scope="module",
-    params=["-".join(p) for p in itertools.product(["hf", "vllm"], ["float32", "bfloat16"], ["tied", "untied"])],
+    params=[
+        *("hf-float32-tied", "hf-bfloat16-untied", "vllm-float32-untied", "vllm-bfloat16-tied"),
+        *wide("hf-float32-untied", "hf-bfloat16-tied", "vllm-float32-tied", "vllm-bfloat16-untied"),
+    ],
 )
 def setting(request, folders):
     """(engine, its model's folder, the states of all generators before it started and after)."""
