@@ -24,6 +24,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -123,8 +124,8 @@ def train(folder: Path, *overrides: str, strike: str = "", inside: str = "") -> 
 
 
 def one_line(ended: Ended, words: str) -> bool:
-    """Whether a run has failed with one line on the terminal that has these words."""
-    lines = [line for line in ended.errors if line.startswith("error: ") and words in line]
+    """Whether a run has failed with one line on the terminal that has these words, and names a page."""
+    lines = [line for line in ended.errors if re.fullmatch(r"error: .*; see docs/\w+\.md", line) and words in line]
     return ended.status > 0 and len(lines) == len(ended.errors) == 1
 
 

@@ -35,6 +35,8 @@ PAGES = {
 }
 #: What has every setting, with what it may be.
 REFERENCE = "settings.md"
+#: What says how runs meet faults, of disks and of processes.
+FAULTS = "testing.md"
 
 
 def page(setting: str) -> str:
@@ -66,7 +68,7 @@ class SettingError(ValueError):
 class RunError(RuntimeError):
     """Ends a run; one line says why, and names the ``page`` that says more."""
 
-    page: str | None = None
+    page = FAULTS
 
 
 class StaleEngineError(RunError):
@@ -77,8 +79,6 @@ class StaleEngineError(RunError):
 
 class RefusedError(RunError):
     """One step after the other had no finite gradient."""
-
-    page = "testing.md"
 
 
 class EngineDiedError(RunError):
@@ -95,8 +95,6 @@ class SyncTimeoutError(RunError):
 
 class CheckpointError(RunError):
     """A checkpoint could not be written."""
-
-    page = "testing.md"
 
 
 class ExportError(RunError):

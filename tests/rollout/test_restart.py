@@ -1,6 +1,7 @@
 """vLLM in this process: how it is started, and what takes its place when it has died."""
 
 import gc
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
@@ -13,7 +14,7 @@ from vllm.device_allocator.cumem import CuMemAllocator
 
 from oblr.errors import EngineDiedError, RunError, SettingError
 from oblr.rollout.server import ServerEngine
-from oblr.rollout.vllm import VLLMEngine
+from oblr.rollout.vllm import VLLMEngine, no_collections
 from oblr.run import ranks
 
 
@@ -183,3 +184,13 @@ def test_limits_that_cannot_work(engine, limits, message):
     log = {"log": "log"} if engine is ServerEngine else {}
     with pytest.raises(SettingError, match=rf"^rollout\.engines\.(vllm|server)\.{message}"):
         engine(str(POCKET), "float32", 128, **log, **limits)
+
+
+def test_collections_go_on_after_a_shutdown_that_fails():
+    collect = gc.collect
+    with no_collections():
+        assert gc.collect is not collect
+    assert gc.collect is collect
+    with suppress(RuntimeError), no_collections():
+        raise RuntimeError
+    assert gc.collect is collect

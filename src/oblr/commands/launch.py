@@ -25,10 +25,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.errors import REMEDIES, RunError, SettingError, page
+from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.manifest import by_age
 from oblr.run.moved import renewed
-from oblr.run.places import CONF, DOCS, INSTALLED, ROOT, models_of
+from oblr.run.places import CONF, ROOT, models_of, with_page
 from oblr.run.terminal import print_error, print_warning
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
@@ -150,12 +150,12 @@ def _one_line(error: BaseException) -> str | None:
         causes.append(causes[-1].__cause__)
     for cause in causes:
         if isinstance(cause, SettingError):
-            return _with_page(str(cause), page(cause.setting))
+            return with_page(str(cause), page(cause.setting))
         if isinstance(cause, RunError):
-            return _with_page(str(cause), cause.page) if cause.page else str(cause)
+            return with_page(str(cause), cause.page)
         if isinstance(cause, OSError) and cause.errno in REMEDIES:
             name = os.fsdecode(cause.filename or "a file of the run")
-            return f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})"
+            return with_page(f"{name}: {cause.strerror} ({REMEDIES[cause.errno]})", FAULTS)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_option(error.missing_cfg_file)
     if isinstance(error, ValueError | TypeError) and not isinstance(error, HydraException | OmegaConfBaseException):
@@ -167,18 +167,13 @@ def _one_line(error: BaseException) -> str | None:
     said = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip())
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""
-    return _with_page(f"{setting}: {DISTORTING[setting]}" if setting in DISTORTING else said, page(setting))
-
-
-def _with_page(line: str, name: str) -> str:
-    """In a clone the page is called as the README calls it."""
-    return f"{line}; see {DOCS / name if INSTALLED else f'docs/{name}'}"
+    return with_page(f"{setting}: {DISTORTING[setting]}" if setting in DISTORTING else said, page(setting))
 
 
 def _no_option(file: str) -> str:
     group = Path(file).parent
     options = sorted({path.stem for path in (CONF / group).glob("*.yaml")} - {"base"})
-    return _with_page(f"{group}: there is no {file} (use some of {', '.join(options)})", page(str(group)))
+    return with_page(f"{group}: there is no {file} (use some of {', '.join(options)})", page(str(group)))
 
 
 def _no_file(problem: str) -> str:

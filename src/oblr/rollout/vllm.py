@@ -1,10 +1,11 @@
 """vLLM in this process; written for vLLM 0.24 to 0.32."""
 
+import atexit
 import gc
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from oblr.rollout.readback import Block, Part
 from oblr.run.randomness import kept_random_state
 from oblr.run.ranks import Ranks, of_run
 from oblr.types import Completion, Sampling
+
+atexit.register(gc.unfreeze)  # what is frozen while an engine lives would be found leaking at the end
 
 
 class VLLMEngine:
@@ -90,6 +93,8 @@ class VLLMEngine:
         settings = self._among_ranks() | self._of_the_device()
         from vllm import LLM
 
+        gc.collect()
+        gc.freeze()  # what is imported: vLLM goes through it five times while it starts
         self._llm = LLM(
             model=self.model,
             dtype=self.dtype,
@@ -212,11 +217,23 @@ class VLLMEngine:
         if of_run().group is not None:  # vLLM's shutdown would destroy the process group, which is the trainer's
             self.sleep()
         else:
-            self._llm.llm_engine.engine_core.shutdown()
+            with nullcontext() if self.gpu else no_collections():
+                self._llm.llm_engine.engine_core.shutdown()
             self._llm, self.asleep = None, False
+            gc.unfreeze()
             gc.collect()  # its tensors are in cycles
             if self.gpu:
                 torch.cuda.empty_cache()
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """vLLM's shutdown goes through all that is imported three times; once, after it, will do."""
+    collect, gc.collect = gc.collect, lambda generation=2: 0
+    try:
+        yield
+    finally:
+        gc.collect = collect
 
 
 class _Counter(tqdm):

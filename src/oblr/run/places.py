@@ -18,3 +18,8 @@ ROOT = Path.cwd() if INSTALLED else CODE
 def models_of(root: str) -> Path:
     """The policies that come along: in the package, or in the clone ``root``, which a job's copy of the code lacks."""
     return CODE / "_models" if INSTALLED else Path(root, "models")
+
+
+def with_page(line: str, name: str) -> str:
+    """An error that ends with the page that says more; in a clone it is called as the README calls it."""
+    return f"{line}; see {DOCS / name if INSTALLED else f'docs/{name}'}"

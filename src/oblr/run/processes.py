@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oblr.errors import RankError, RunError, SettingError
+from oblr.run.places import with_page
 from oblr.run.terminal import print_error
 
 _PR_SET_PDEATHSIG = 1
@@ -45,7 +46,7 @@ def watched(
         while not done.wait(period):
             failed = failure(ranks(), folder)
             if failed and not done.wait(5 * period):  # by then it has found out by itself, unless it waits for ever
-                print_error(failed)
+                print_error(with_page(failed, RankError.page))
                 end(ranks())
                 os._exit(1)
 
