@@ -108,7 +108,8 @@ def why_not(command: str) -> str:
 def went_well(command: str, status: int, said: str, folder: Path) -> bool:
     """Whether it has ended as this kind of command does; if not, the screen has all that it said."""
     wanted = next((pattern for words, pattern in SAYS.items() if words in command), "")
-    missing = [path for path in re.findall(rf"(?<=\s)({folder}/\S+?)/?(?=\s)", said) if not Path(path).exists()]
+    to_stay = re.sub(r"^resuming .*", "", said, flags=re.MULTILINE)  # a checkpoint that later ones have followed
+    missing = [path for path in re.findall(rf"(?<=\s)({folder}/\S+?)/?(?=\s)", to_stay) if not Path(path).exists()]
     if status or not re.search(wanted, said) or "Traceback" in said or missing:
         print(f"{command}: status {status}, missing {missing}\n{said}", flush=True)
         return False
@@ -167,8 +168,11 @@ def shortened(command: str, how: str) -> str:
     if "src/train.py" in command and "plan=true" not in command:
         steps = how.replace("steps=2", "steps=4") if "ckpt_path" in command else how
         return f"{command} {steps}"
+    if "src/eval.py model" not in command:
+        return command
     engine = " rollout.engine=hf" if how == QUICK else ""
-    return f"{command} limit=4{engine}" if "src/eval.py model" in command else command
+    few = " benchmarks.local.max_new_tokens=32" if "benchmarks=[local]" in command else ""  # A and B are short
+    return f"{command} limit=4{engine}{few}"
 
 
 @contextmanager
