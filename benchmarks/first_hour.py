@@ -35,6 +35,7 @@ SHORT = "steps=2 rollout.prompts_per_step=4 data.held_out.size=8"
 QUICK = f"{SHORT} rollout.engine=hf rollout.max_new_tokens=32"
 #: Why some commands are not typed: the first pattern that is found in them.
 LEFT_OUT = {
+    r"^make (soak|mutants)": "takes long: continuous integration runs a part",
     r"^make (?!demo)": "continuous integration runs it",
     r"^sbatch ": "needs SLURM: make test-slurm",
     r"^oblr-": "needs the package: make test-wheel",
@@ -108,8 +109,9 @@ def why_not(command: str) -> str:
 def went_well(command: str, status: int, said: str, folder: Path) -> bool:
     """Whether it has ended as this kind of command does; if not, the screen has all that it said."""
     wanted = next((pattern for words, pattern in SAYS.items() if words in command), "")
-    to_stay = re.sub(r"^resuming .*", "", said, flags=re.MULTILINE)  # a checkpoint that later ones have followed
-    missing = [path for path in re.findall(rf"(?<=\s)({folder}/\S+?)/?(?=\s)", to_stay) if not Path(path).exists()]
+    # A checkpoint that later ones have followed may have gone, and what has not been started is not there.
+    there = re.sub(r"^resuming .*|^.*: not started, .*", "", said, flags=re.MULTILINE)
+    missing = [path for path in re.findall(rf"(?<=\s)({folder}/\S+?)/?(?=\s)", there) if not Path(path).exists()]
     if status or not re.search(wanted, said) or "Traceback" in said or missing:
         print(f"{command}: status {status}, missing {missing}\n{said}", flush=True)
         return False
