@@ -144,7 +144,7 @@ class KeptEngine:
 
 
 #: Small policies, each with an experiment of its own; `tasks.py` measures what they differ in.
-TASKS = ("pocket", "pocket_graded", "pocket_long", "pocket_rare")
+TASKS = ("pocket", "pocket_graded", "pocket_rare", "pocket_long")
 
 
 def composed(overrides: Sequence[str], experiment: str = "pocket") -> DictConfig:
