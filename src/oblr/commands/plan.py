@@ -1,6 +1,5 @@
 """``python src/train.py … plan=true``: what a run takes of each GPU, told by a machine without any."""
 
-import functools
 import os
 from collections import Counter
 from typing import Any
@@ -13,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from oblr.checks import check_batch, check_engine, check_policy, count_ranks
 from oblr.errors import SettingError
-from oblr.plan.duration import Usual
+from oblr.plan.duration import Duration, Usual
 from oblr.plan.machine import this_cpu
-from oblr.plan.memory import GIB, Change, Device, Plan, advise, make_plan
+from oblr.plan.memory import GIB, Change, Device, Draft, Plan, advise
 from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
@@ -40,17 +39,17 @@ def show_plan(cfg: DictConfig) -> None:
     console.print(*speed_remarks(plan, usual(cfg)), sep="\n", soft_wrap=True, highlight=False)
     task = list(HydraConfig.get().overrides.task)
 
-    @functools.cache
-    def replanned(*overrides: str) -> Plan:
+    def changed(overrides: list[str]) -> Draft:
         names = {override.split("=")[0] for override in overrides}
         kept = [override for override in task if override.split("=")[0] not in names]
-        return make(hydra.compose("train", [*kept, *overrides]), speed)
+        return draft(hydra.compose("train", [*kept, *overrides]), speed)
 
     if plan.lacking == 0:
-        tried = (Change(overrides, replanned(*overrides)) for overrides in faster(cfg, plan))
-        best = next((change for change in tried if change.plan.lacking == 0 and saves(change.plan, plan)), None)
+        drafts = ((overrides, changed(overrides)) for overrides in faster(cfg, plan))
+        tried = (Change(overrides, other.plan()) for overrides, other in drafts if saves(other.duration, plan.duration))
+        best = next((change for change in tried if change.plan.lacking == 0), None)
         return console.print(fastest(plan, best), soft_wrap=True, highlight=False)
-    changes = advise(plan, candidates(cfg, plan), lambda overrides: replanned(*overrides))
+    changes = advise(plan, candidates(cfg, plan), lambda overrides: changed(overrides).plan())
     if changes:
         console.print("to change, in this order:", *advice(plan, changes), sep="\n", soft_wrap=True, highlight=False)
     overrides = " ".join(override for change in changes for override in change.overrides)
@@ -89,6 +88,10 @@ def usual(cfg: DictConfig) -> Usual:
 
 
 def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
+    return draft(cfg, speed).plan()
+
+
+def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
     speed, sequences = speed or speed_of(cfg), usual(cfg)
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
     local = CONF / "architecture" / cfg.policy.path
@@ -110,7 +113,7 @@ def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
         gpu=gpu,
     )
     rollout = cfg.rollout
-    return make_plan(
+    return Draft(
         policy,
         config,
         world,
@@ -181,9 +184,9 @@ def faster(cfg: DictConfig, plan: Plan) -> list[list[str]]:
     return [[f"{name}={value}"] for saved, name, value in options[:TRIED] if saved > GRAIN * lasting.step]
 
 
-def saves(changed: Plan, plan: Plan) -> bool:
+def saves(changed: Duration, planned: Duration) -> bool:
     """Whether by more than the prediction's own grain."""
-    return changed.duration.step < (1 - GRAIN) * plan.duration.step
+    return changed.step < (1 - GRAIN) * planned.step
 
 
 def has(cfg: DictConfig, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from transformers import PretrainedConfig
@@ -105,73 +106,96 @@ class Plan:
         return +moved
 
 
-def make_plan(
-    policy: PolicyModule,
-    config: PretrainedConfig,
-    world: World,
-    batch: Batch,
-    engine: object,
-    device: Device,
-    speed: Speed,
-    usual: Usual,
-    steps: int,
-) -> Plan:
-    """Plan one rank of a run; nothing is loaded.
+@dataclass
+class Draft:
+    """One rank of a run that is to be planned; nothing is loaded.
 
-    Args:
+    Its time can be asked for alone: a run of the usual sequences tells it, memory takes one of the longest besides.
+
+    Attributes:
         policy: as configured; it is used up.
         engine: as configured, not started.
         speed: of a rank's device.
         usual: the sequences that time is reckoned with; memory is with the longest.
         steps: of the run.
     """
-    run = DryRun()
-    lm = fake_model(run, config, policy.dtype_name)
-    if world.checkpointing:
-        lm.gradient_checkpointing_enable()
-    parameters = sum(p.numel() for p in lm.parameters())
-    adapt(lm, policy, world)
-    weights = sum(p.nbytes for p in lm.parameters()) / (world.ranks if world.sharded else 1)
-    free = device.memory - CONTEXT - (0 if device.offload else weights) - (weights if policy.kl else 0)
-    computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
-    policy.gradnorm.choose_passes(lm, policy.token_budget, computed, least=lambda _: free)
-    policy.gradnorm.gram_rows = max(GRAM_ROWS, batch.longest)
-    update = plan_update(policy, config, world, batch)
 
-    norms = policy.baseline.needs_norms and policy.gradnorm.measures
-    usually = usual.of(batch)
-    timed = update if usually == batch else plan_update(policy, config, world, usually)
-    engine_state, generating, kv_token = engine_memory(engine, config, parameters, batch.longest, device)
-    training, generation, sync = update.peak.copy(), update.resident + generating, update.sync.copy()
-    sync += engine_state | Bytes({"engine weights": generating["engine weights"]})
-    rollouts = max(generation, sync, key=lambda live: live.total())
-    passing = sum(training[kind] for kind in ("activations", "logits", "in transit"))
-    training["fragmentation"] = int(FRAGMENTATION * passing)
-    host: Bytes = Bytes()
-    serving = engine_speed(engine, config, parameters, rollouts["KV cache"], kv_token, usual)
-    lasting = duration(config, world, batch, usual, timed, policy.token_budget, serving, parameters, speed, steps)
-    for live in (training, rollouts):
-        live["context"] = int(CONTEXT)
-        if device.bucketed:  # as large as what is trained, and there for good
-            live["gradients"] += update.trained
-        if device.offload:
-            own = Bytes({kind: live.pop(kind, 0) for kind in STATE})
-            host = max(host, own, key=lambda bytes_: bytes_.total())
-    return Plan(
-        parameters,
-        policy.gradnorm.passes if norms else "one",
-        norms,
-        +(training + engine_state),
-        +rollouts,
-        host,
-        kv_token,
-        update,
-        lasting,
-        world,
-        batch,
-        device,
-        policy.token_budget,
-    )
+    policy: PolicyModule
+    config: PretrainedConfig
+    world: World
+    batch: Batch
+    engine: object
+    device: Device
+    speed: Speed
+    usual: Usual
+    steps: int
+
+    def __post_init__(self) -> None:
+        policy, world = self.policy, self.world
+        run = DryRun()
+        lm = fake_model(run, self.config, policy.dtype_name)
+        if world.checkpointing:
+            lm.gradient_checkpointing_enable()
+        self.parameters = sum(p.numel() for p in lm.parameters())
+        adapt(lm, policy, world)
+        weights = sum(p.nbytes for p in lm.parameters()) / (world.ranks if world.sharded else 1)
+        free = self.device.memory - CONTEXT - (0 if self.device.offload else weights) - (weights if policy.kl else 0)
+        computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
+        policy.gradnorm.choose_passes(lm, policy.token_budget, computed, least=lambda _: free)
+        policy.gradnorm.gram_rows = max(GRAM_ROWS, self.batch.longest)
+        longest = self.batch.longest
+        found = engine_memory(self.engine, self.config, self.parameters, longest, self.device)
+        self.engine_state, self.generating, self.kv_token = found
+
+    def update(self, batch: Batch) -> Update:
+        return plan_update(self.policy, self.config, self.world, batch)
+
+    @cached_property
+    def timed(self) -> Update:
+        return self.update(self.usual.of(self.batch))
+
+    @cached_property
+    def duration(self) -> Duration:
+        cache = self.generating["KV cache"]
+        serving = engine_speed(self.engine, self.config, self.parameters, cache, self.kv_token, self.usual)
+        return duration(
+            *(self.config, self.world, self.batch, self.usual, self.timed, self.policy.token_budget, serving),
+            *(self.parameters, self.speed, self.steps),
+        )
+
+    def plan(self) -> Plan:
+        policy, world, batch, device = self.policy, self.world, self.batch, self.device
+        lasting = self.duration
+        update = self.timed if self.usual.of(batch) == batch else self.update(batch)
+        norms = policy.baseline.needs_norms and policy.gradnorm.measures
+        training, generation, sync = update.peak.copy(), update.resident + self.generating, update.sync.copy()
+        sync += self.engine_state | Bytes({"engine weights": self.generating["engine weights"]})
+        rollouts = max(generation, sync, key=lambda live: live.total())
+        passing = sum(training[kind] for kind in ("activations", "logits", "in transit"))
+        training["fragmentation"] = int(FRAGMENTATION * passing)
+        host: Bytes = Bytes()
+        for live in (training, rollouts):
+            live["context"] = int(CONTEXT)
+            if device.bucketed:  # as large as what is trained, and there for good
+                live["gradients"] += update.trained
+            if device.offload:
+                own = Bytes({kind: live.pop(kind, 0) for kind in STATE})
+                host = max(host, own, key=lambda bytes_: bytes_.total())
+        return Plan(
+            self.parameters,
+            policy.gradnorm.passes if norms else "one",
+            norms,
+            +(training + self.engine_state),
+            +rollouts,
+            host,
+            self.kv_token,
+            update,
+            lasting,
+            world,
+            batch,
+            device,
+            policy.token_budget,
+        )
 
 
 def engine_memory(
