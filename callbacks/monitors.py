@@ -11,6 +11,8 @@ from lightning import Trainer
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, Groups
 from oblr.policy.step import PolicyModule
+from oblr.schedules.annealed import AnnealedSchedule
+from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import StepReport
 
@@ -87,22 +89,27 @@ class Monitors(Observer):
 class LearningRateCollapse(Monitor):
     """The noise leaves next to nothing of ``η₀``: ``monitor/lr_factor = η_t/η₀`` is below ``bound``.
 
-    Of :class:`SNRSchedule` alone, after its warm-up: where any other schedule gives a small rate, it was asked for.
-    A step without any gradient tells nothing of the schedule.
+    Of :class:`SNRSchedule`, after its warm-up, and :class:`NoiseSchedule`, apart from a decay that is set besides:
+    where anything else gives a small rate, it was asked for. A step without any gradient tells nothing of the schedule.
     """
 
     def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
-        schedule = policy.schedule
-        if not isinstance(schedule, SNRSchedule) or step < schedule.warm_up:
+        schedule, share = policy.schedule, 1.0
+        if isinstance(schedule, AnnealedSchedule):
+            share = schedule.share(report.moments, step)
+            schedule = schedule.schedule
+        if not isinstance(schedule, SNRSchedule | NoiseSchedule):
             return None
-        if schedule.eta0 == 0 or report.moments.square_mean == 0:
+        if schedule.eta0 == 0 or share == 0 or report.moments.square_mean == 0:
             return None
-        factor = report.lr / schedule.eta0
-        smooth = "" if schedule.estimator == "ema" else "schedule.estimator=ema or "
-        failure = (
-            f"the learning rate has collapsed to {factor:.2g} of eta0; "
-            f"set {smooth}schedule.floor=0.05, or raise rollout.prompts_per_step"
-        )
+        if isinstance(schedule, NoiseSchedule):
+            advice = "lower eta0, or raise schedule.level_steps where few groups were live at the start,"
+        elif step < schedule.warm_up:
+            return None
+        else:
+            advice = f"set {'' if schedule.estimator == 'ema' else 'schedule.estimator=ema or '}schedule.floor=0.05,"
+        factor = report.lr / (share * schedule.eta0)
+        failure = f"the learning rate has collapsed to {factor:.2g} of eta0; {advice} or raise rollout.prompts_per_step"
         return Reading({"lr_factor": factor}, failure if factor < self.bound else None)
 
 

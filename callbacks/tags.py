@@ -36,7 +36,7 @@ TAGS = {
     "snr/n_groups": "N, the groups of a step: above the noise scale a step sees more signal than noise.",
     "snr/factor_*": "N·SNR/(1 + N·SNR) by this estimate: what Theorem 4 leaves of η₀.",
     "snr/*": "Signal-to-noise ratio ‖∇J‖²/tr H of one group's gradient, by this estimate.",
-    "monitor/lr_factor": "η_t/η₀ under the SNR schedule; a warning comes where it collapses.",
+    "monitor/lr_factor": "η_t/η₀ under the SNR and noise schedules, a decay apart; a warning comes where it collapses.",
     "monitor/effective_sample_size*": "(Σw)²/Σw² of a group's weights over G: 1 where all responses weigh alike.",
     "monitor/own_sample_dependence": "How far the baseline of a response moves with its own reward: not 0 is a bias.",
     "monitor/entropy_share": "Moving average of the entropy over that of the first step.",

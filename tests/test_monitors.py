@@ -28,7 +28,9 @@ from oblr.baselines.none import NoBaseline
 from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
+from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.decay import CosineSchedule
+from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
@@ -152,15 +154,24 @@ def test_the_warning_says_what_happened_and_when(caplog):
     assert run.curves == {"monitor/lr_factor": [pytest.approx(0.005)] * 5}
 
 
+def test_the_noise_schedule_is_watched_too(caplog):
+    run = Run(LearningRateCollapse(bound=0.01, patience=3), schedule=NoiseSchedule(0.1))
+    run(make_report(lr=0.0, square_mean=0.0), *[make_report(lr=0.0005)] * 5)
+    (message,) = warnings(caplog)
+    assert message.startswith("step 4: the learning rate has collapsed to 0.005 of eta0; lower eta0, or raise")
+    assert run.curves == {"monitor/lr_factor": [pytest.approx(0.005)] * 5}
+
+
 def test_the_settings_that_warnings_name_exist(caplog):
     for make, sign in FAILURES.values():
         Run(make(), schedule=SNRSchedule(0.1, "debiased"))(make_report(), *[make_report(**sign)] * 9)
+    Run(LearningRateCollapse(0.01, 3), schedule=NoiseSchedule(0.1))(*[make_report(lr=0.0005)] * 5)
     Run(OwnSampleDependence(every=1), baseline=GroupMeanBaseline())(make_report())
     advice = " ".join(warnings(caplog))
     options = set(re.findall(r"\b(\w+)=(\w+)", re.sub(r"\w+\.\w+=\w+", "", advice)))
     settings = set(re.findall(r"\b([a-z]+)\.([a-z_0-9]+)\b", advice))
     assert len(options) == 4
-    assert len(settings) == 8
+    assert len(settings) == 9
     for group, option in options:
         assert (ROOT / "conf" / group / f"{option}.yaml").exists()
     for group, setting in settings:
@@ -175,9 +186,12 @@ def test_rates_that_are_small_by_design_are_no_collapse(caplog):
     warm_up = SNRSchedule(0.1, warm_up=1000)
     other = Run(LearningRateCollapse(0.01, 3), schedule=warm_up)
     other(*[make_report(lr=warm_up(Moments(3, 1, 2), step)) for step in range(1010)])
+    decayed = Run(LearningRateCollapse(0.01, 3), schedule=AnnealedSchedule(NoiseSchedule(0.1), steps=1000))
+    decayed(*[make_report(lr=0.1 * (1 - step / 1000)) for step in range(1000)], make_report(lr=0.0))
     assert warnings(caplog) == []
     assert run.curves == {}
     assert len(other.curves["monitor/lr_factor"]) == 10
+    assert decayed.curves["monitor/lr_factor"] == [pytest.approx(1.0)] * 1000
 
 
 def test_steps_without_a_gradient_say_nothing_of_the_rate(caplog):
