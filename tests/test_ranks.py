@@ -79,7 +79,10 @@ TWO, ONE = "two:60", "one:40"  # where 40 are too few, a group is cut
     ("tying", "rewards", "ways"),
     [
         ("tied", "first", {"fsdp": (("plain", TWO), ("lora", ONE)), "ddp": (("plain", ONE), ("lora", TWO))}),
-        ("untied", "all", {"fsdp": (("plain", ONE), ("lora", TWO)), "ddp": (("plain", TWO), ("lora", ONE))}),
+        pytest.param(
+            *("untied", "all", {"fsdp": (("plain", ONE), ("lora", TWO)), "ddp": (("plain", TWO), ("lora", ONE))}),
+            marks=pytest.mark.wide,
+        ),
     ],
     ids=["tied", "untied"],
 )

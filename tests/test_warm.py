@@ -105,6 +105,7 @@ def test_what_users_read_is_the_same(override):
     assert (warmed.returncode, warmed.stdout, warmed.stderr) == (new.returncode, new.stdout, new.stderr)
 
 
+@pytest.mark.wide
 def test_a_run_is_the_same(train, tmp_path):
     for name, cold in (("new", True), ("warm", False)):
         result = train("steps=2", folder=name, cold=cold)

@@ -163,6 +163,7 @@ def test_a_broadcast_that_fails_ends_the_sync_although_the_server_never_replies(
     assert executor_threads() <= others
 
 
+@pytest.mark.wide
 def test_a_process_whose_broadcast_has_failed_can_end(tmp_path):
     """Nothing that the interpreter joins waits for the server."""
     program = tmp_path / "program.py"
