@@ -54,17 +54,23 @@ class Case:
         return (*self.row.overrides, *chosen, *size, f"seed={seed}")
 
 
+class MissingRunError(LookupError):
+    """A run that has not been made yet."""
+
+
 @dataclass
 class Runs:
     """Runs by task and overrides, made where they are missing and kept in a file; a second call goes on from there.
 
     Attributes:
         everywhere: overrides of every run.
+        makes: whether those that are missing are made; else asking for one raises :class:`MissingRunError`.
     """
 
     path: Path
     tuning_seeds: Sequence[int] = TUNING_SEEDS
     everywhere: tuple[str, ...] = ()
+    makes: bool = True
 
     def __post_init__(self) -> None:
         self.kept: dict[tuple[str, ...], Record] = {}
@@ -76,6 +82,8 @@ class Runs:
         overrides = (*case.overrides(rate, seed), *self.everywhere)
         key = (case.task, *overrides)
         if key not in self.kept:
+            if not self.makes:
+                raise MissingRunError(" ".join(key))
             record = train(overrides, max(case.steps // 4, 1), experiment=case.task)
             run = {"task": case.task, "overrides": overrides, "revision": revision(ROOT), "record": asdict(record)}
             with self.path.open("a") as file:
@@ -110,6 +118,16 @@ class Runs:
         """The runs with the tuned rate, by seed."""
         rate = self.tuned(case)
         return [self(case, rate, seed) for seed in seeds]
+
+    def have(self, case: Case, seeds: Sequence[int]) -> bool:
+        """Whether a case is there without making a run."""
+        makes, self.makes = self.makes, False
+        try:
+            return bool(self.of(case, seeds))
+        except MissingRunError:
+            return False
+        finally:
+            self.makes = makes
 
 
 def final(record: Record) -> float:

@@ -49,7 +49,7 @@ from oblr.run.provenance import revision
 
 COMMON = (
     *("experiment=pocket", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8"),
-    *("optimizer=adamw", "schedule.eta0=1e-3", "callbacks.checkpoints.keep=2"),
+    *("optimizer=adamw", "schedule=snr", "eta0=1e-3", "callbacks.checkpoints.keep=2"),
     "rollout.sync_timeout=10",
 )
 BOUND = 60  # s until all ranks have ended

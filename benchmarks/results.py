@@ -1,6 +1,6 @@
 """What helps? Learning rates, baselines and optimizers on small policies, each with its rate tuned alike.
 
-    python benchmarks/results.py [--share K/N] [--only PART] [--quick]
+    python benchmarks/results.py [--share K/N] [--only PART] [--kept] [--quick]
 
 A row of the table is an algorithm; a case is a row on a task over a horizon of 25, 100 or 300 steps of N = 16 prompts ×
 G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equal numbers of responses.
@@ -16,12 +16,13 @@ G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equa
 - **Cost** is CPU time of rollouts and updates, and tokens sampled, over the rival's.
 
 Runs are kept in ``benchmarks/results/contest.jsonl``; a second call goes on where the first was stopped, and ``--share
-1/2`` and ``--share 2/2`` can run side by side. ``--quick``: a miniature with results of its own.
+1/2`` and ``--share 2/2`` can run side by side. ``--kept`` runs nothing: it writes into ``contest.json`` the table of
+those tasks of each part that are complete. ``--quick``: a miniature with results of its own.
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contest import FULL, Case, Row, Runs, area, best, final, late
 from report import ROOT, Estimate, Figure, write
@@ -38,13 +39,14 @@ def row(baseline: str, schedule: str, *overrides: str, rate: float | None = 0.01
 
 
 BIASED = ("baseline=group_mean_std",)
-OURS, RIVAL = "gradient_weighted", row("gradient_weighted", "constant")
+OURS = "gradient_weighted"
+RIVAL, COSINE = row(OURS, "constant"), row(OURS, "cosine", rate=0.02)
 CLIPPED = "schedule.power=0.5"  # the noise schedule is then clipping at the norm of the start
 #: Our schedules and the rates that they have to beat.
 CLAIMS = (
     RIVAL,
     row(OURS, "noise", rate=0.02),
-    row(OURS, "cosine", rate=0.02),
+    COSINE,
     row(OURS, "noise_linear", rate=0.03),
 )
 #: The same in four times as many quarters of a step.
@@ -135,22 +137,30 @@ MEASURES: dict[str, Callable[[Record], float]] = {
 }
 
 
+def over(records: Sequence[Record], rivals: Sequence[Record], measure: Callable[[Record], float]) -> list[float]:
+    """Points by which runs are ahead of a rival's, seed by seed."""
+    return [100 * (measure(a) - measure(b)) for a, b in zip(records, rivals, strict=True)]
+
+
 def case_figures(
-    case: Case, records: Sequence[Record], rivals: Sequence[Record], rate: float | None
+    case: Case,
+    records: Sequence[Record],
+    rivals: dict[str, Sequence[Record]],
+    first: Sequence[Record],
+    rate: float | None,
 ) -> Iterator[Figure]:
-    """A row of the table: what it reached, and against the rival on the same seeds."""
+    """A row of the table: what it reached, and against rivals on the same seeds; cost is over the first one's."""
     if rate is not None:
         yield Figure(f"{case.name}: η₀", rate, "tuned")
     for name, measure in MEASURES.items():
-        ours, theirs = ([100 * measure(record) for record in group] for group in (records, rivals))
-        yield over_seeds(f"{case.name}: {name}", "%", ours)
-        gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
-        yield over_seeds(f"{case.name}: {name}, over the rival's", "points", gaps)
-    mean, low, high = probability_of_improvement(*([final(run) for run in group] for group in (records, rivals)))
+        yield over_seeds(f"{case.name}: {name}", "%", [100 * measure(record) for record in records])
+        for rival, theirs in rivals.items():
+            yield over_seeds(f"{case.name}: {name}, over {rival}", "points", over(records, theirs, measure))
+    mean, low, high = probability_of_improvement(*([final(run) for run in group] for group in (records, first)))
     yield Estimate(f"{case.name}: P of a higher final accuracy", mean, "", low=low, high=high)
 
     def cost(of: Callable[[Record], float]) -> float:
-        return sum(map(of, records)) / sum(map(of, rivals))
+        return sum(map(of, records)) / sum(map(of, first))
 
     yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens)), "× rival")
     yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
@@ -161,24 +171,42 @@ def case_figures(
 
 
 def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
-    gaps: dict[tuple[str, str], list[list[float]]] = {}
+    against = {"the constant rate's": RIVAL} | ({"cosine's": COSINE} if COSINE in part.rows else {})
+    gaps: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
     for case in part.cases():
-        rivals = runs.of(Case(case.task, RIVAL, case.horizon), part.seeds)
-        records = runs.of(case, part.seeds)
-        yield from case_figures(case, records, rivals, runs.tuned(case))
+        others = {name: Case(case.task, row, case.horizon) for name, row in against.items() if row != case.row}
+        rivals = {name: runs.of(other, part.seeds) for name, other in others.items()}
+        first, records = (runs.of(one, part.seeds) for one in (Case(case.task, RIVAL, case.horizon), case))
+        yield from case_figures(case, records, rivals, first, runs.tuned(case))
         for name, measure in MEASURES.items():
-            of_task = [100 * (measure(a) - measure(b)) for a, b in zip(records, rivals, strict=True)]
-            gaps.setdefault((case.row.name, name), []).append(of_task)
-    for (name, measured), strata in gaps.items():
-        mean, low, high = stratified_mean(strata)
-        title = f"all tasks, {part.horizon} steps, {name}: {measured}, over the rival's"
-        yield Estimate(title, mean, "points", low=low, high=high)
+            for rival, theirs in rivals.items():
+                of_row = gaps.setdefault((case.row.name, name), {}).setdefault(rival, [])
+                of_row.append(over(records, theirs, measure))
+    for (name, measured), of_rivals in gaps.items():
+        for rival, strata in of_rivals.items():
+            mean, low, high = stratified_mean(strata)
+            title = f"all tasks, {part.horizon} steps, {name}: {measured}, over {rival}"
+            yield Estimate(title, mean, "points", low=low, high=high)
+        ahead = sum(
+            all(interquartile_mean(gap).low > 0 for gap in task) for task in zip(*of_rivals.values(), strict=True)
+        )
+        title = f"{part.horizon} steps, {name}: tasks on which its {measured} is ahead of every rival's"
+        yield Figure(title, ahead, f"of {len(part.tasks)}")
+    yield Figure(f"{part.name}: comparisons", sum(map(len, gaps.values())) * len(part.tasks), "")
+
+
+def complete(part: Part, runs: Runs) -> Part:
+    """It on those tasks of which all its runs are there."""
+    rows = {*part.rows, RIVAL}
+    there = (task for task in part.tasks if all(runs.have(Case(task, row, part.horizon), part.seeds) for row in rows))
+    return replace(part, tasks=tuple(there))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", default="1/1", metavar="K/N", help="of the cases")
     parser.add_argument("--only", choices=[part.name for part in PARTS], help="a part of the table")
+    parser.add_argument("--kept", action="store_true", help="the table of what is there")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     name = "results-quick" if arguments.quick else "results"
@@ -188,6 +216,9 @@ def main() -> None:
         runs, parts = Runs(path, (101,), ("rollout.prompts_per_step=4", "data.held_out.size=8")), QUICK
     else:
         runs, parts = Runs(path), [part for part in PARTS if arguments.only in (None, part.name)]
+    if arguments.kept:
+        parts = [part for part in (complete(part, runs) for part in parts) if part.tasks]
+        return write("contest", [figure for part in parts for figure in part_figures(part, runs)])
     share, shares = map(int, arguments.share.split("/"))
     todo = [(part, case) for part in parts for case in list(part.cases())[share - 1 :: shares]]
     with shown(len(todo), 0, "configurations") as display:

@@ -165,7 +165,7 @@ def train_with_trl(like: Path) -> None:
         shuffle_dataset=False,
         max_steps=cfg.steps,
         optim="sgd",
-        learning_rate=cfg.schedule.eta0,
+        learning_rate=cfg.eta0,
         lr_scheduler_type="constant",
         max_grad_norm=0.0,
         gradient_checkpointing=False,

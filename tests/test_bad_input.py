@@ -61,7 +61,7 @@ def check(result, setting, *words):
         ),
         (["trainer.precision=bf16-mixed", "rollout.max_new_tokens=110"], "loss", ["110 tokens", "loss.ratio=token"]),
         (["trainer.precision=bf16-mixed", "loss=gspo"], "loss", ["clip further"]),
-        (["schedule.estimator=best"], "schedule.estimator", ["best"]),
+        (["schedule=snr", "schedule.estimator=best"], "schedule.estimator", ["best"]),
         (["policy.path=no/such/model"], "policy.path", ["no/such/model"]),
         (["policy.path=/proc"], "policy.path", ["not a model"]),
         (["policy.dtype=float12"], "policy.dtype", ["float12"]),

@@ -88,8 +88,9 @@ def test_every_experiment(experiment):
 
 @pytest.mark.parametrize("size", ["4b", "8b"])
 def test_the_papers_setting(size):
-    cfg = composed(f"experiment=oblr_qwen3_{size}")
+    cfg = composed(f"experiment=paper_qwen3_{size}")
     assert (cfg.rollout.prompts_per_step, cfg.rollout.group_size, cfg.schedule.eta0) == (128, 8, 1e-2)
+    assert cfg.schedule._target_.endswith("SNRSchedule")
     assert cfg.policy.path == f"Qwen/Qwen3-{size.upper()}-Base"
 
 

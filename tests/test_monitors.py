@@ -287,7 +287,7 @@ def test_steps_without_an_entropy_change_nothing():
 def test_a_run_warns_on_the_terminal_and_in_the_log_and_only_once(train, tmp_path):
     provoked = [
         "baseline.form=pooled",
-        "schedule.estimator=debiased",
+        *("schedule=snr", "schedule.estimator=debiased"),
         *("callbacks.monitors.learning_rate.bound=2", "callbacks.monitors.learning_rate.patience=2"),
         *("callbacks.monitors.baseline.bound=100", "callbacks.monitors.baseline.patience=2"),
         *("callbacks.monitors.entropy.bound=2", "callbacks.monitors.entropy.patience=2"),

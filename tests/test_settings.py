@@ -80,7 +80,7 @@ def test_the_reference_is_of_these_settings():
 
 @pytest.fixture(scope="module")
 def pocket():
-    return composed("experiment=pocket")
+    return composed("experiment=pocket", "schedule=snr")
 
 
 def changed(cfg, path, value):

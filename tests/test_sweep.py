@@ -41,14 +41,14 @@ def finish(task, accuracy, **config):
 
 def test_the_default_sweep_is_the_array_of_the_sbatch_file(compose):
     tasks = compose("experiment=sweep")
-    baselines, schedules = ("gradient_weighted", "rloo", "group_mean_std"), ("snr", "constant")
+    baselines, schedules = ("gradient_weighted", "rloo", "group_mean_std"), ("noise_linear", "snr", "constant")
     expected = [
         {"seed": str(seed), "baseline": baseline, "schedule": schedule}
         for seed, baseline, schedule in itertools.product((1, 2, 3), baselines, schedules)
     ]
     assert [task.varied for task in tasks] == expected
-    assert [task.number for task in tasks] == list(range(18))
-    assert "#SBATCH --array=0-17\n" in (ROOT / "slurm" / "sweep.sbatch").read_text()
+    assert [task.number for task in tasks] == list(range(27))
+    assert "#SBATCH --array=0-26\n" in (ROOT / "slurm" / "sweep.sbatch").read_text()
     assert all({f"{name}={value}" for name, value in task.varied.items()} < set(task.overrides) for task in tasks)
     assert tasks[5].config["baseline"]["_target_"].endswith("GroupMeanStdBaseline")
     assert RUN_FOLDER not in os.environ

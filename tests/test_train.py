@@ -141,7 +141,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
 )
 def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, baseline, adapter):
     choices = (f"optimizer={optimizer}", f"baseline={baseline}", f"policy.adapter={adapter}")
-    overrides = (*choices, "schedule.eta0=1e-3", "callbacks.checkpoints.every=1")
+    overrides = (*choices, "schedule=snr", "eta0=1e-3", "callbacks.checkpoints.every=1")
     assert train("steps=4", *overrides, folder="whole").returncode == 0
     assert train("steps=2", *overrides, folder="parts").returncode == 0
     second = weights(tmp_path / "parts")
@@ -253,7 +253,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
     parts = [["trainer=fsdp", *two], ["trainer=single"], ["trainer=ddp", *two]]
     for done, trainer in enumerate(parts, 1):
         resume = ["ckpt_path=last"] if done > 1 else []
-        result = train(f"steps={done}", *trainer, *resume, "optimizer=adamw", "schedule.eta0=1e-3")
+        result = train(f"steps={done}", *trainer, *resume, "optimizer=adamw", "eta0=1e-3")
         assert result.returncode == 0, result.stderr
     curves = read_curves(tmp_path / "run")
     assert curves["train/lr"][0] == [0, 1, 2]
