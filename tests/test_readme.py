@@ -147,6 +147,42 @@ def test_the_table_of_what_helps_is_the_measured_one():
         )
 
 
+def test_the_table_at_100_steps_is_the_measured_one():
+    """Every row, and what README and findings say in short of the default schedule."""
+    figures = results("contest")
+
+    def interval(name, form=".1f"):
+        figure = figures[name]
+        return f"{figure['value']:{form}} [{figure['low']:{form}}, {figure['high']:{form}}]"
+
+    rivals = ("the constant rate's", "cosine's")
+    rows = [name.removesuffix(": η₀") for name in figures if name.endswith(": η₀")]
+    assert len(rows) == 12
+    for kind in rows:
+        task, steps, _, schedule = kind.split(", ")
+        assert steps == "100 steps"
+        over = [f"{kind}: late reward, over {rival}" for rival in rivals]
+        cells = [
+            *(task, schedule, f"{figures[f'{kind}: η₀']['value']:g}"),
+            *(interval(f"{kind}: {name}") for name in ("final accuracy", "late reward")),
+            *(interval(name, "+.1f") if name in figures else "" for name in over),
+            interval(f"{kind}: area"),
+        ]
+        assert "| " + " | ".join(cells) + " |" in page("docs/findings.md")
+    row = "100 steps, gradient_weighted, noise_linear"
+    ahead = figures[f"{row}: tasks on which its late reward is ahead of every rival's"]
+    assert (ahead["value"], ahead["unit"]) == (3, "of 3")
+    of_all = {
+        measure: [interval(f"all tasks, {row}: {measure}, over {rival}") for rival in rivals]
+        for measure in ("final accuracy", "late reward")
+    }
+    first, second = of_all["late reward"]
+    assert f"by {first} points of a tuned constant rate and by {second} of cosine" in " ".join(page("README.md").split())
+    findings = page("docs/findings.md")
+    assert f"by {first} points of late reward over the constant rate, {second} over cosine" in findings
+    assert "it is ahead by {} and {};".format(*of_all["final accuracy"]) in findings
+
+
 def test_the_step_beside_trl_is_the_measured_one():
     ratio = results("step")["TRL's step over ours with vLLM"]["value"]
     assert f"TRL's takes {ratio:.2f} times as long as ours with vLLM" in README
