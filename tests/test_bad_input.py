@@ -39,7 +39,7 @@ def check(result, setting, *words):
         (["+callbacks.evaluation.evry=3"], "callbacks.evaluation.evry", ["did you mean every?"]),
         (["rollout.grop_size=4"], "", ["grop_size"]),
         (["rollout.group_size=1"], "rollout.group_size", ["leave-one-out"]),
-        (["rollout.prompts_per_step=1"], "rollout.prompts_per_step", ["noise"]),
+        (["schedule=snr", "rollout.prompts_per_step=1"], "rollout.prompts_per_step", ["noise"]),
         (["rollout.top_p=0.9"], "rollout.top_p", ["samples from the whole distribution"]),
         (["+rollout.min_p=0.1"], "rollout.min_p", ["samples from the whole distribution", "src/eval.py"]),
         (["rollout.stop=['<|endoftext|>']"], "rollout.stop", ["a token that no text shows"]),

@@ -179,7 +179,8 @@ def test_the_table_at_100_steps_is_the_measured_one():
         for measure in ("final accuracy", "late reward")
     }
     first, second = of_all["late reward"]
-    assert f"by {first} points of a tuned constant rate and by {second} of cosine" in " ".join(page("README.md").split())
+    readme = " ".join(page("README.md").split())
+    assert f"by {first} points of a tuned constant rate and by {second} of cosine" in readme
     findings = page("docs/findings.md")
     assert f"by {first} points of late reward over the constant rate, {second} over cosine" in findings
     assert "it is ahead by {} and {};".format(*of_all["final accuracy"]) in findings

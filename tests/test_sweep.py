@@ -50,7 +50,7 @@ def test_the_default_sweep_is_the_array_of_the_sbatch_file(compose):
     assert [task.number for task in tasks] == list(range(27))
     assert "#SBATCH --array=0-26\n" in (ROOT / "slurm" / "sweep.sbatch").read_text()
     assert all({f"{name}={value}" for name, value in task.varied.items()} < set(task.overrides) for task in tasks)
-    assert tasks[5].config["baseline"]["_target_"].endswith("GroupMeanStdBaseline")
+    assert tasks[8].config["baseline"]["_target_"].endswith("GroupMeanStdBaseline")
     assert RUN_FOLDER not in os.environ
 
 

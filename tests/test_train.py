@@ -97,7 +97,7 @@ def test_tensorboard_has_every_number_and_what_it_means(demo):
     started = events.SummaryMetadata("run", "_hparams_/session_start_info").plugin_data.content
     parameters = HParamsPluginData.FromString(started).session_start_info.hparams
     assert parameters["baseline"].string_value == "GradientWeightedBaseline"
-    assert parameters["eta0"].number_value == 0.01
+    assert parameters["eta0"].number_value == 0.03
 
 
 def test_the_engine_has_the_policys_weights_at_every_step(demo):
