@@ -94,20 +94,21 @@ class LearningRateCollapse(Monitor):
     """
 
     def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
-        schedule, share = policy.schedule, 1.0
+        schedule, share, place = policy.schedule, 1.0, "schedule"
         if isinstance(schedule, AnnealedSchedule):
             share = schedule.share(report.moments, step)
-            schedule = schedule.schedule
+            schedule, place = schedule.schedule, "schedule.schedule"
         if not isinstance(schedule, SNRSchedule | NoiseSchedule):
             return None
         if schedule.eta0 == 0 or share == 0 or report.moments.square_mean == 0:
             return None
         if isinstance(schedule, NoiseSchedule):
-            advice = "lower eta0, or raise schedule.level_steps where few groups were live at the start,"
+            advice = f"lower eta0, or raise {place}.level_steps where few groups were live at the start,"
         elif step < schedule.warm_up:
             return None
         else:
-            advice = f"set {'' if schedule.estimator == 'ema' else 'schedule.estimator=ema or '}schedule.floor=0.05,"
+            smooth = "" if schedule.estimator == "ema" else f"{place}.estimator=ema or "
+            advice = f"set {smooth}{place}.floor=0.05,"
         factor = report.lr / (share * schedule.eta0)
         failure = f"the learning rate has collapsed to {factor:.2g} of eta0; {advice} or raise rollout.prompts_per_step"
         return Reading({"lr_factor": factor}, failure if factor < self.bound else None)

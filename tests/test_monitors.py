@@ -159,7 +159,13 @@ def test_the_noise_schedule_is_watched_too(caplog):
     run(make_report(lr=0.0, square_mean=0.0), *[make_report(lr=0.0005)] * 5)
     (message,) = warnings(caplog)
     assert message.startswith("step 4: the learning rate has collapsed to 0.005 of eta0; lower eta0, or raise")
+    assert " schedule.level_steps " in message
     assert run.curves == {"monitor/lr_factor": [pytest.approx(0.005)] * 5}
+    caplog.clear()
+    decayed = Run(LearningRateCollapse(bound=0.01, patience=3), schedule=AnnealedSchedule(NoiseSchedule(0.1), 1000))
+    decayed(*[make_report(lr=0.0005)] * 3)
+    (message,) = warnings(caplog)
+    assert " schedule.schedule.level_steps " in message  # as conf/schedule/noise_linear.yaml has it
 
 
 def test_the_settings_that_warnings_name_exist(caplog):
