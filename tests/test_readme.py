@@ -344,5 +344,19 @@ def test_evaluations_are_as_measured():
     assert f"The interval of a difference holds it in {held:.1f} % of draws or more" in text
 
 
+def test_the_first_hour_is_as_measured():
+    figures = results("first_hour")
+    changed, readme = (
+        figures[f"from the clone {place}"]["value"] for place in ("to a changed baseline", "through all of README")
+    )
+    typed = figures["README's and the pages' commands typed"]["value"]
+    said = (
+        f"took {changed:.0f} minutes from `git clone` to a changed baseline and {readme:.0f} through all of README; "
+        f"of {typed:.0f} commands that README and pages have for any machine, none failed"
+    )
+    assert said in " ".join(page("docs/index.md").split())
+    assert figures["commands that did not do what they are for"]["value"] == 0
+
+
 def page(name):
     return (ROOT / name).read_text()
