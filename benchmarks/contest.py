@@ -120,14 +120,12 @@ class Runs:
         return [self(case, rate, seed) for seed in seeds]
 
     def have(self, case: Case, seeds: Sequence[int]) -> bool:
-        """Whether a case is there without making a run."""
-        makes, self.makes = self.makes, False
+        """Whether all runs of a case are there, those that tuned it included; of runs that are not made."""
         try:
-            return bool(self.of(case, seeds))
+            self.of(case, seeds)
         except MissingRunError:
             return False
-        finally:
-            self.makes = makes
+        return True
 
 
 def final(record: Record) -> float:

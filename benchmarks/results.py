@@ -23,6 +23,7 @@ those tasks of each part that are complete. ``--quick``: a miniature with result
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 
 from contest import FULL, Case, Row, Runs, area, best, final, late
 from report import ROOT, Estimate, Figure, write
@@ -38,6 +39,8 @@ def row(baseline: str, schedule: str, *overrides: str, rate: float | None = 0.01
     return Row(name, (f"baseline={baseline}", f"schedule={schedule}", *overrides), rate, prompts)
 
 
+#: Every run that has been made.
+CONTEST = ROOT / "benchmarks" / "results" / "contest.jsonl"
 BIASED = ("baseline=group_mean_std",)
 OURS = "gradient_weighted"
 RIVAL, COSINE = row(OURS, "constant"), row(OURS, "cosine", rate=0.02)
@@ -125,8 +128,8 @@ QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2,
 
 def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
     """Their interquartile mean, with its interval."""
-    mean, low, high = interquartile_mean(values)
-    return Estimate(name, mean, unit, low=low, high=high)
+    middle, low, high = interquartile_mean(values)
+    return Estimate(name, middle, unit, low=low, high=high)
 
 
 MEASURES: dict[str, Callable[[Record], float]] = {
@@ -146,21 +149,22 @@ def case_figures(
     case: Case,
     records: Sequence[Record],
     rivals: dict[str, Sequence[Record]],
-    first: Sequence[Record],
+    constant: Sequence[Record],
     rate: float | None,
 ) -> Iterator[Figure]:
-    """A row of the table: what it reached, and against rivals on the same seeds; cost is over the first one's."""
+    """A row of the table: what it reached, and against rivals on the same seeds; cost is over the constant rate's."""
     if rate is not None:
         yield Figure(f"{case.name}: η₀", rate, "tuned")
+    yield Figure(f"{case.name}: mean learning rate", mean(step for record in records for step in record.lr), "")
     for name, measure in MEASURES.items():
         yield over_seeds(f"{case.name}: {name}", "%", [100 * measure(record) for record in records])
         for rival, theirs in rivals.items():
             yield over_seeds(f"{case.name}: {name}, over {rival}", "points", over(records, theirs, measure))
-    mean, low, high = probability_of_improvement(*([final(run) for run in group] for group in (records, first)))
-    yield Estimate(f"{case.name}: P of a higher final accuracy", mean, "", low=low, high=high)
+    chance, low, high = probability_of_improvement(*([final(run) for run in group] for group in (records, constant)))
+    yield Estimate(f"{case.name}: P of a higher final accuracy", chance, "", low=low, high=high)
 
     def cost(of: Callable[[Record], float]) -> float:
-        return sum(map(of, records)) / sum(map(of, first))
+        return sum(map(of, records)) / sum(map(of, constant))
 
     yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens)), "× rival")
     yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
@@ -176,30 +180,35 @@ def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
     for case in part.cases():
         others = {name: Case(case.task, row, case.horizon) for name, row in against.items() if row != case.row}
         rivals = {name: runs.of(other, part.seeds) for name, other in others.items()}
-        first, records = (runs.of(one, part.seeds) for one in (Case(case.task, RIVAL, case.horizon), case))
-        yield from case_figures(case, records, rivals, first, runs.tuned(case))
+        constant, records = (runs.of(one, part.seeds) for one in (Case(case.task, RIVAL, case.horizon), case))
+        yield from case_figures(case, records, rivals, constant, runs.tuned(case))
         for name, measure in MEASURES.items():
             for rival, theirs in rivals.items():
                 of_row = gaps.setdefault((case.row.name, name), {}).setdefault(rival, [])
                 of_row.append(over(records, theirs, measure))
     for (name, measured), of_rivals in gaps.items():
         for rival, strata in of_rivals.items():
-            mean, low, high = stratified_mean(strata)
+            gap, low, high = stratified_mean(strata)
             title = f"all tasks, {part.horizon} steps, {name}: {measured}, over {rival}"
-            yield Estimate(title, mean, "points", low=low, high=high)
+            yield Estimate(title, gap, "points", low=low, high=high)
         ahead = sum(
-            all(interquartile_mean(gap).low > 0 for gap in task) for task in zip(*of_rivals.values(), strict=True)
+            all(interquartile_mean(rival).low > 0 for rival in task) for task in zip(*of_rivals.values(), strict=True)
         )
         title = f"{part.horizon} steps, {name}: tasks on which its {measured} is ahead of every rival's"
         yield Figure(title, ahead, f"of {len(part.tasks)}")
     yield Figure(f"{part.name}: comparisons", sum(map(len, gaps.values())) * len(part.tasks), "")
 
 
-def complete(part: Part, runs: Runs) -> Part:
-    """It on those tasks of which all its runs are there."""
-    rows = {*part.rows, RIVAL}
-    there = (task for task in part.tasks if all(runs.have(Case(task, row, part.horizon), part.seeds) for row in rows))
-    return replace(part, tasks=tuple(there))
+def kept_figures() -> Iterator[Figure]:
+    """Of every part, on those tasks of which all its runs are there."""
+    runs = Runs(CONTEST, makes=False)
+    for part in PARTS:
+        rows = {*part.rows, RIVAL}
+        tasks = (
+            task for task in part.tasks if all(runs.have(Case(task, one, part.horizon), part.seeds) for one in rows)
+        )
+        if there := tuple(tasks):
+            yield from part_figures(replace(part, tasks=there), runs)
 
 
 def main() -> None:
@@ -210,15 +219,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     name = "results-quick" if arguments.quick else "results"
-    path = ROOT / "benchmarks" / "results" / ("contest-quick.jsonl" if arguments.quick else "contest.jsonl")
+    path = CONTEST.with_name("contest-quick.jsonl") if arguments.quick else CONTEST
     if arguments.quick:
         path.unlink(missing_ok=True)
         runs, parts = Runs(path, (101,), ("rollout.prompts_per_step=4", "data.held_out.size=8")), QUICK
     else:
         runs, parts = Runs(path), [part for part in PARTS if arguments.only in (None, part.name)]
     if arguments.kept:
-        parts = [part for part in (complete(part, runs) for part in parts) if part.tasks]
-        return write("contest", [figure for part in parts for figure in part_figures(part, runs)])
+        return write("contest", list(kept_figures()))
     share, shares = map(int, arguments.share.split("/"))
     todo = [(part, case) for part in parts for case in list(part.cases())[share - 1 :: shares]]
     with shown(len(todo), 0, "configurations") as display:

@@ -184,6 +184,11 @@ def test_the_table_at_100_steps_is_the_measured_one():
     findings = page("docs/findings.md")
     assert f"by {first} points of late reward over the constant rate, {second} over cosine" in findings
     assert "it is ahead by {} and {};".format(*of_all["final accuracy"]) in findings
+    rare = "pocket_rare, 100 steps, gradient_weighted"
+    rates = [figures[f"{rare}, {schedule}: mean learning rate"]["value"] for schedule in ("noise", "noise_linear")]
+    assert "`noise` is {:.3f} there and that of `noise_linear` {:.3f},".format(*rates) in findings
+    alone = figures["100 steps, gradient_weighted, noise: tasks on which its late reward is ahead of every rival's"]
+    assert (alone["value"], alone["unit"]) == (1, "of 3")
 
 
 def test_the_step_beside_trl_is_the_measured_one():
