@@ -1,14 +1,39 @@
 """Many steps on a quadratic, exactly: what rates make of a gradient whose directions differ in curvature and noise."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from scipy.optimize import minimize, minimize_scalar
 
-#: Learning rate of a step from its signal ``‖∇J‖²``, its noise ``tr H/N``, and its number.
-Rule = Callable[[float, float, int], float]
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rule knows of a step.
+
+    Attributes:
+        signal: ``‖∇J‖²``.
+        noise: ``tr H/N``.
+        curvature: ``−E ĝᵀ∇²J ĝ``: by how much the slope along a step falls, over the step's length.
+        share: of the run that is behind, in [0, 1).
+    """
+
+    signal: float
+    noise: float
+    curvature: float
+    share: float
+
+    @property
+    def factor(self) -> float:
+        """Theorem 4's, ``N·SNR/(1 + N·SNR)``."""
+        return self.signal / (self.signal + self.noise)
+
+
+#: Learning rate of a step.
+Rule = Callable[[Seen], float]
+#: Groups of a step, over N.
+Size = Callable[[Seen], float]
 #: Rules of one shape, by the ``η₀`` that is to be tuned.
 Family = Callable[[float], Rule]
 
@@ -48,31 +73,50 @@ class Quadratic:
         """``E x²`` [D] after one step."""
         return (1 - rate * self.curvature) ** 2 * square + rate**2 * self.noise
 
+    def removed(self, square: np.ndarray) -> float:
+        """Share of the loss at the start that is gone where ``E x²`` is this."""
+        return float(1 - (self.curvature * square).sum() / (self.curvature * self.start).sum())
+
     def progress(self, rates: Sequence[float]) -> float:
         """Share of the loss at the start that steps with these rates remove."""
         square = self.start
         for rate in rates:
             square = self.after(square, rate)
-        return float(1 - (self.curvature * square).sum() / (self.curvature * self.start).sum())
+        return self.removed(square)
+
+    def seen(self, square: np.ndarray, share: float) -> Seen:
+        signal = self.curvature**2 * square
+        return Seen(signal.sum(), self.noise.sum(), (self.curvature * (signal + self.noise)).sum(), share)
 
     def rates(self, rule: Rule, steps: int) -> list[float]:
         """What a rule comes to, step by step."""
         square, rates = self.start, []
         for step in range(steps):
-            rates.append(min(rule((self.curvature**2 * square).sum(), self.noise.sum(), step), self.most))
+            rates.append(min(rule(self.seen(square, step / steps)), self.most))
             square = self.after(square, rates[-1])
         return rates
 
+    def at_equal_samples(self, rule: Rule, size: Size, steps: int) -> float:
+        """Progress of as many steps as the samples of ``steps`` full ones make. The last may be of fewer samples."""
+        square, spent = self.start, 0.0
+        while spent < steps * (1 - 1e-9):
+            share = spent / steps
+            groups = min(size(self.seen(square, share)), steps - spent)
+            step = replace(self, noise=self.noise / groups)
+            square = step.after(square, min(rule(step.seen(square, share)), self.most))
+            spent += groups
+        return self.removed(square)
 
-def tuned(problem: Quadratic, family: Family, steps: int) -> tuple[float, float]:
-    """The best ``η₀`` of a family and the progress that it makes.
+
+def tuned(progress: Callable[[float], float]) -> tuple[float, float]:
+    """The best ``η₀`` and the progress that it makes.
 
     Raises:
         ValueError: it lies at an end of what is searched, 2^-14 to 2^14.
     """
 
     def loss(log: float) -> float:
-        return -problem.progress(problem.rates(family(2.0**log), steps))
+        return -progress(2.0**log)
 
     grid = np.arange(-14, 14.5, 0.5)
     first = int(np.argmin([loss(log) for log in grid]))
