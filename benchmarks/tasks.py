@@ -9,6 +9,10 @@ Of every task 16 responses are sampled to each prompt: two groups of G = 8.
 - The noise of a group's gradient, ``tr H``, has two parts: prompts that pull apart, and responses drawn by chance. Two
   groups of one prompt share the first alone, so that their inner product tells them apart. The gradients are those of
   the leave-one-out baseline with exact norms. N·SNR at N = 16 follows from the same inner products.
+- Allotment: eight more responses to each prompt on average, given by what the first eight say of its noise, over eight
+  more to everyone: what is left of the noise within prompts. They go as the root of ``E (R_i − b_i)² n_i`` (Neyman),
+  with exact norms, or as the spread of the rewards, which is ``√(p(1 − p))`` where a share ``p`` is right, as rivals
+  have it. This is judged on eight others that had no part in it.
 
 Intervals are 95 %, from resampled prompts. ``--quick`` takes fewer prompts.
 """
@@ -44,9 +48,7 @@ def policy_of(task: str, prompts: int) -> Policy:
 
 def group_gradients(batch: RolloutBatch, norms: Tensor, scorer: TokenScorer) -> Tensor:
     """``g_q = (1/G) Σ_i (R_i − b_i) ∇ log π(o_i|q)`` of two groups to each prompt, float32 [P, 2, D]."""
-    halves = (batch.n_groups, 2, GROUP_SIZE)
-    rewards = batch.rewards.double().view(halves)
-    advantages = (rewards - leave_one_out_means(rewards, norms.view(halves))).flatten()
+    advantages = advantages_of(batch.rewards, norms).flatten()
     gradients = []
     for first in range(0, len(batch.rollouts), GROUP_SIZE):
         packed = pack(batch.rollouts[first : first + GROUP_SIZE])
@@ -68,6 +70,27 @@ def parts_of_noise(products: Tensor) -> Tensor:
     square, same = own.diagonal().mean(), own[0, 1].mean()
     signal = (products.sum() - own.sum()) / (4 * prompts * (prompts - 1))
     return torch.stack([signal, same - signal, square - same])
+
+
+def advantages_of(rewards: Tensor, norms: Tensor) -> Tensor:
+    """``R_i − b_i`` of two groups to each prompt, from rewards and norms [P, 2 G], float64 [P, 2, G]."""
+    halves = (len(rewards), 2, GROUP_SIZE)
+    rewards = rewards.double().view(halves)
+    return rewards - leave_one_out_means(rewards, norms.view(halves))
+
+
+def left_by_allotment(scores: Tensor, moments: Tensor) -> Tensor:
+    """Noise of G responses and G more in proportion to their prompt's score, over that of 2 G to everyone.
+
+    What either group says is judged by the other; mean of both ways.
+
+    Args:
+        scores: of a prompt, by either group, [..., P, 2].
+        moments: second moment of a response, by either group, [..., P, 2].
+    """
+    groups = 1 + scores / scores.mean(-2, keepdim=True)
+    left = 2 * (moments.flip(-1) / groups).mean(-2) / moments.flip(-1).mean(-2)
+    return left.mean(-1)
 
 
 def with_interval(name: str, unit: str, value: Tensor, resampled: Tensor) -> Estimate:
@@ -112,6 +135,12 @@ def figures_of(task: str, prompts: int) -> Iterator[Figure]:
 
     yield with_interval(f"{task}: noise within prompts", "% of tr H", share_within(found), share_within(drawn))
     yield with_interval(f"{task}: N·SNR at N = {PROMPTS_PER_STEP}", "", n_snr(found), n_snr(drawn))
+
+    moments = (advantages_of(batch.rewards, norms).square() * norms.view(prompts, 2, GROUP_SIZE)).mean(2)
+    spread = batch.rewards.double().view(prompts, 2, GROUP_SIZE).std(2, correction=0)
+    for name, scores in {"norms": moments.sqrt(), "spread of rewards": spread}.items():
+        left, drawn = left_by_allotment(scores, moments), left_by_allotment(scores[draws], moments[draws])
+        yield with_interval(f"{task}: noise left, allotted by {name}", "× equal", left, drawn)
 
 
 def main() -> None:
