@@ -92,6 +92,10 @@ class Runs:
             print(f"{len(self.kept)} runs  {' '.join(key)}  {final(record):.1%}", flush=True)
         return self.kept[key]
 
+    def score(self, case: Case, rate: float | None, seeds: int | None = None) -> float:
+        """Late reward at a rate, a mean over the first tuning seeds or all of them."""
+        return statistics.mean(late(self(case, rate, seed)) for seed in self.tuning_seeds[:seeds])
+
     def tuned(self, case: Case) -> float | None:
         """The rate with the highest late reward, a mean over the tuning seeds.
 
@@ -101,31 +105,24 @@ class Runs:
         if case.row.rate is None:
             return None
 
-        def score(rate: float, seeds: int) -> float:
-            return statistics.mean(late(self(case, rate, seed)) for seed in self.tuning_seeds[:seeds])
-
         rates = [case.row.rate / 2, case.row.rate, case.row.rate * 2]
         while True:
             # of equals, those that the search began with
             rates.sort(key=lambda rate: abs(math.log(rate / case.row.rate)))
-            favourites = sorted(rates, key=lambda rate: -score(rate, 1))[:2]
-            best = max(favourites, key=lambda rate: score(rate, len(self.tuning_seeds)))
+            favourites = sorted(rates, key=lambda rate: -self.score(case, rate, 1))[:2]
+            best = max(favourites, key=lambda rate: self.score(case, rate))
             if min(rates) < best < max(rates):
                 return best
             rates.append(best / 2 if best == min(rates) else best * 2)
+
+    def reached(self, case: Case) -> float:
+        """Late reward at the tuned rate, a mean over the tuning seeds."""
+        return self.score(case, self.tuned(case))
 
     def of(self, case: Case, seeds: Sequence[int]) -> list[Record]:
         """The runs with the tuned rate, by seed."""
         rate = self.tuned(case)
         return [self(case, rate, seed) for seed in seeds]
-
-    def have(self, case: Case, seeds: Sequence[int]) -> bool:
-        """Whether all runs of a case are there, those that tuned it included; of runs that are not made."""
-        try:
-            self.of(case, seeds)
-        except MissingRunError:
-            return False
-        return True
 
 
 def final(record: Record) -> float:
@@ -146,3 +143,8 @@ def late(record: Record) -> float:
 def area(record: Record) -> float:
     """Mean reward of all training steps: the mean of the learning curve."""
     return statistics.mean(record.reward)
+
+
+def area_per_token(record: Record) -> float:
+    """Mean reward of the tokens that were sampled: the mean of the learning curve over tokens in place of steps."""
+    return sum(r * t for r, t in zip(record.reward, record.tokens, strict=True)) / sum(record.tokens)

@@ -7,8 +7,9 @@ G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equa
 
 - **Tuning**: every case's ``eta0`` is tuned on that task and horizon by its late reward, on two seeds that are not used
   again. Rates go by factors of two over a range that grows until the best is inside it.
-- **Racing**: at 25 steps all rows are run; at 100 those that a claim needs or is asked about; at 300 the claims alone.
-  Five seeds say who is still in question.
+- **Racing**: at 25 steps all rows are run; at 100 those that a claim needs or is asked about; at 300 the claims alone,
+  without the task of long responses, which takes twice the time. A row that the tuning leaves more than five points
+  of late reward behind the constant rate goes no further on that task.
 - **Accuracy** is sampled, on 256 held-out problems; final is after the last step, best the highest of the quarters'
   ends. Training problems are never the same either: late reward is their mean over the last quarter of the steps, of
   far more samples; area is the mean over all. Each is an interquartile mean over seeds, with a 95 % bootstrap
@@ -16,8 +17,9 @@ G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equa
 - **Cost** is CPU time of rollouts and updates, and tokens sampled, over the rival's.
 
 Runs are kept in ``benchmarks/results/contest.jsonl``; a second call goes on where the first was stopped, and ``--share
-1/2`` and ``--share 2/2`` can run side by side. ``--kept`` runs nothing: it writes into ``contest.json`` the table of
-those tasks of each part that are complete. ``--quick``: a miniature with results of its own.
+1/2`` and ``--share 2/2`` can run side by side. ``--kept`` runs nothing: of those tasks of each part that are complete
+it writes the table into ``contest.json`` and draws the claims' curves into ``docs``. ``--quick``: a miniature with
+results of its own.
 """
 
 import argparse
@@ -25,7 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from contest import FULL, Case, Row, Runs, area, best, final, late
+from contest import FULL, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
+from curves import draw
 from report import ROOT, Estimate, Figure, write
 from training import TASKS, Record
 
@@ -41,17 +44,18 @@ def row(baseline: str, schedule: str, *overrides: str, rate: float | None = 0.01
 
 #: Every run that has been made.
 CONTEST = ROOT / "benchmarks" / "results" / "contest.jsonl"
+DROPPED = 5.0  # points of late reward on the tuning seeds
 BIASED = ("baseline=group_mean_std",)
 OURS = "gradient_weighted"
 RIVAL, COSINE = row(OURS, "constant"), row(OURS, "cosine", rate=0.02)
 CLIPPED = "schedule.power=0.5"  # the noise schedule is then clipping at the norm of the start
+DEFAULT = row(OURS, "noise_linear", rate=0.03)
 #: Our schedules and the rates that they have to beat.
-CLAIMS = (
-    RIVAL,
-    row(OURS, "noise", rate=0.02),
-    COSINE,
-    row(OURS, "noise_linear", rate=0.03),
-)
+CLAIMS = (RIVAL, row(OURS, "noise", rate=0.02), COSINE, DEFAULT)
+#: Parts of the default: its decay alone, and under it clipping in place of the noise schedule.
+DECAYS = (row(OURS, "linear", rate=0.02), row(OURS, "noise_linear", f"schedule.{CLIPPED}", rate=0.03))
+#: What every row is compared with.
+RIVALS = {RIVAL: "the constant rate's", COSINE: "cosine's", DEFAULT: "noise_linear's"}
 #: The same in four times as many quarters of a step.
 QUARTERS = (
     row(OURS, "noise", rate=0.01, prompts=4),
@@ -100,13 +104,18 @@ ADAPTIVE = (
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that run on all tasks over one horizon."""
+    """Rows that run on tasks over one horizon.
+
+    Attributes:
+        rivals: those that each row is compared with.
+    """
 
     name: str
     rows: tuple[Row, ...]
     horizon: int
     seeds: tuple[int, ...]
     tasks: tuple[str, ...] = TASKS
+    rivals: tuple[Row, ...] = (RIVAL,)
 
     def cases(self) -> Iterator[Case]:
         for task in self.tasks:
@@ -115,13 +124,16 @@ class Part:
 
 
 FIVE = tuple(range(1, 6))
+#: Tasks of short responses.
+SHORT = TASKS[:3]
 PARTS = (
-    Part("claims", CLAIMS, 100, FIVE),
+    Part("claims", CLAIMS, 100, FIVE, rivals=(RIVAL, COSINE)),
+    Part("decays", DECAYS, 100, FIVE, SHORT, (DEFAULT,)),
     Part("others", OTHERS, 100, FIVE),
     Part("quarters", QUARTERS, 100, FIVE),
     Part("why", PARTS_OF_IT, 100, FIVE, TASKS[:1]),
     Part("short", (*CLAIMS, *QUARTERS, *OTHERS, *SCHEDULES, *BASELINES, *LOSSES, *ADAPTIVE), 25, FIVE),
-    Part("long", CLAIMS, 300, FIVE),
+    Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
 QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), ("pocket",)),)
 
@@ -137,6 +149,7 @@ MEASURES: dict[str, Callable[[Record], float]] = {
     "best accuracy": best,
     "late reward": late,
     "area": area,
+    "area per token": area_per_token,
 }
 
 
@@ -174,13 +187,25 @@ def case_figures(
         yield Figure(f"{case.name}: second moment", moment, "× RLOO on the same rollouts")
 
 
+def points_behind(case: Case, runs: Runs) -> float:
+    """By which the best rate of a row is behind the constant one's, in late reward on the tuning seeds."""
+    return 100 * (runs.reached(replace(case, row=RIVAL)) - runs.reached(case))
+
+
+def raced(case: Case, seeds: Sequence[int], runs: Runs) -> list[Record]:
+    """The runs of a row with its tuned rate; none where the tuning has left it too far behind."""
+    return [] if points_behind(case, runs) > DROPPED else runs.of(case, seeds)
+
+
 def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
-    against = {"the constant rate's": RIVAL} | ({"cosine's": COSINE} if COSINE in part.rows else {})
     gaps: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
     for case in part.cases():
-        others = {name: Case(case.task, row, case.horizon) for name, row in against.items() if row != case.row}
+        if not (records := raced(case, part.seeds, runs)):
+            yield Figure(f"{case.name}: dropped, behind the constant rate by", points_behind(case, runs), "points")
+            continue
+        others = {RIVALS[row]: replace(case, row=row) for row in part.rivals if row != case.row}
         rivals = {name: runs.of(other, part.seeds) for name, other in others.items()}
-        constant, records = (runs.of(one, part.seeds) for one in (Case(case.task, RIVAL, case.horizon), case))
+        constant = runs.of(replace(case, row=RIVAL), part.seeds)
         yield from case_figures(case, records, rivals, constant, runs.tuned(case))
         for name, measure in MEASURES.items():
             for rival, theirs in rivals.items():
@@ -188,9 +213,10 @@ def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
                 of_row.append(over(records, theirs, measure))
     for (name, measured), of_rivals in gaps.items():
         for rival, strata in of_rivals.items():
-            gap, low, high = stratified_mean(strata)
-            title = f"all tasks, {part.horizon} steps, {name}: {measured}, over {rival}"
-            yield Estimate(title, gap, "points", low=low, high=high)
+            if len(strata) == len(part.tasks):
+                gap, low, high = stratified_mean(strata)
+                title = f"all tasks, {part.horizon} steps, {name}: {measured}, over {rival}"
+                yield Estimate(title, gap, "points", low=low, high=high)
         ahead = sum(
             all(interquartile_mean(rival).low > 0 for rival in task) for task in zip(*of_rivals.values(), strict=True)
         )
@@ -199,16 +225,37 @@ def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
     yield Figure(f"{part.name}: comparisons", sum(map(len, gaps.values())) * len(part.tasks), "")
 
 
-def kept_figures() -> Iterator[Figure]:
-    """Of every part, on those tasks of which all its runs are there."""
-    runs = Runs(CONTEST, makes=False)
+def complete(part: Part, task: str, runs: Runs) -> bool:
+    """Whether all runs of a part on a task are there, those that tuned it included; of runs that are not made."""
+    try:
+        for one in {RIVAL, *part.rivals, *part.rows}:
+            raced(Case(task, one, part.horizon), part.seeds, runs)
+    except MissingRunError:
+        return False
+    return True
+
+
+def kept_parts(runs: Runs) -> Iterator[Part]:
+    """Every part, on those tasks of which all its runs are there."""
     for part in PARTS:
-        rows = {*part.rows, RIVAL}
-        tasks = (
-            task for task in part.tasks if all(runs.have(Case(task, one, part.horizon), part.seeds) for one in rows)
-        )
-        if there := tuple(tasks):
-            yield from part_figures(replace(part, tasks=there), runs)
+        if tasks := tuple(task for task in part.tasks if complete(part, task, runs)):
+            yield replace(part, tasks=tasks)
+
+
+def kept_figures() -> list[Figure]:
+    """The table of what is there."""
+    runs = Runs(CONTEST, makes=False)
+    return [figure for part in kept_parts(runs) for figure in part_figures(part, runs)]
+
+
+def picture(part: Part, runs: Runs) -> None:
+    """``docs/contest-100.png``, for 100 steps: the curves of a part's rows."""
+    names = {row: row.name.removeprefix(f"{OURS}, ") for row in part.rows}
+    records = {
+        task: {names[row]: runs.of(Case(task, row, part.horizon), part.seeds) for row in part.rows}
+        for task in part.tasks
+    }
+    draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
 
 
 def main() -> None:
@@ -226,13 +273,16 @@ def main() -> None:
     else:
         runs, parts = Runs(path), [part for part in PARTS if arguments.only in (None, part.name)]
     if arguments.kept:
-        return write("contest", list(kept_figures()))
+        for part in kept_parts(runs):
+            if part.name in ("claims", "long"):
+                picture(part, runs)
+        return write("contest", kept_figures())
     share, shares = map(int, arguments.share.split("/"))
     todo = [(part, case) for part in parts for case in list(part.cases())[share - 1 :: shares]]
     with shown(len(todo), 0, "configurations") as display:
         display.phase("runs")
         for part, case in todo:
-            runs.of(case, part.seeds)
+            raced(case, part.seeds, runs)
             display.advance(1)
             display.line()
     if shares == 1 and arguments.only is None:

@@ -1,12 +1,24 @@
 """The table of what helps is that of the committed runs, and a case counts only when all of its own are there."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from conftest import ROOT
 from contest import Case, MissingRunError, Runs
-from results import CLAIMS, CONTEST, FIVE, RIVAL, kept_figures
+from results import (
+    CLAIMS,
+    CONTEST,
+    DEFAULT,
+    FIVE,
+    PARTS,
+    RIVAL,
+    complete,
+    kept_figures,
+    part_figures,
+    points_behind,
+    raced,
+)
 
 
 def test_the_committed_table_is_that_of_the_committed_runs():
@@ -27,10 +39,10 @@ def test_rates_lie_inside_their_range_and_no_run_is_both_tuned_on_and_counted():
     assert not set(runs.tuning_seeds) & set(FIVE)
 
 
-def test_a_case_with_a_run_missing_is_not_there(tmp_path):
+def test_a_task_with_a_run_missing_is_not_there(tmp_path):
     lines = CONTEST.read_text().splitlines()
-    case = Case("pocket", RIVAL, 100)
-    assert Runs(CONTEST, makes=False).have(case, FIVE)
+    part = PARTS[0]
+    assert complete(part, "pocket", Runs(CONTEST, makes=False))
     ours = ["schedule=constant", "steps=100", "seed=3"]
     less = [
         line for line in lines if not (json.loads(line)["task"] == "pocket" and all(f'"{one}"' in line for one in ours))
@@ -38,6 +50,28 @@ def test_a_case_with_a_run_missing_is_not_there(tmp_path):
     assert len(less) == len(lines) - 1
     (tmp_path / "less.jsonl").write_text("\n".join(less))
     runs = Runs(tmp_path / "less.jsonl", makes=False)
-    assert not runs.have(case, FIVE)
+    assert not complete(part, "pocket", runs)
     with pytest.raises(MissingRunError, match="seed=3"):
-        runs.of(case, FIVE)
+        runs.of(Case("pocket", RIVAL, 100), FIVE)
+
+
+def test_a_row_that_the_tuning_leaves_far_behind_goes_no_further(tmp_path):
+    """Its late rewards on the tuning seeds, lowered by six points, take it out; by four they do not."""
+    case = Case("pocket", DEFAULT, 100)
+
+    def runs_less(points):
+        path = tmp_path / f"{points}.jsonl"
+        runs = [json.loads(line) for line in CONTEST.read_text().splitlines()]
+        for run in runs:
+            if run["task"] == "pocket" and "schedule=noise_linear" in run["overrides"]:
+                run["record"]["reward"] = [reward - points / 100 for reward in run["record"]["reward"]]
+        path.write_text("\n".join(map(json.dumps, runs)))
+        return Runs(path, makes=False)
+
+    ahead = -points_behind(case, runs_less(0))
+    assert raced(case, FIVE, runs_less(ahead + 4)) == runs_less(ahead + 4).of(case, FIVE)
+    assert raced(case, FIVE, runs_less(ahead + 6)) == []
+    part = replace(PARTS[0], rows=(RIVAL, DEFAULT), tasks=("pocket",))
+    figures = {figure.name: figure for figure in part_figures(part, runs_less(ahead + 6))}
+    assert figures[f"{case.name}: dropped, behind the constant rate by"].value == pytest.approx(6)
+    assert not any(name.startswith("all tasks") and DEFAULT.name in name for name in figures)
