@@ -242,9 +242,8 @@ def kept_parts(runs: Runs) -> Iterator[Part]:
             yield replace(part, tasks=tasks)
 
 
-def kept_figures() -> list[Figure]:
+def kept_figures(runs: Runs) -> list[Figure]:
     """The table of what is there."""
-    runs = Runs(CONTEST, makes=False)
     return [figure for part in kept_parts(runs) for figure in part_figures(part, runs)]
 
 
@@ -256,6 +255,13 @@ def picture(part: Part, runs: Runs) -> None:
         for task in part.tasks
     }
     draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
+
+
+def write_kept(runs: Runs) -> None:
+    for part in kept_parts(runs):
+        if part.name in ("claims", "long"):
+            picture(part, runs)
+    write("contest", kept_figures(runs))
 
 
 def main() -> None:
@@ -273,10 +279,7 @@ def main() -> None:
     else:
         runs, parts = Runs(path), [part for part in PARTS if arguments.only in (None, part.name)]
     if arguments.kept:
-        for part in kept_parts(runs):
-            if part.name in ("claims", "long"):
-                picture(part, runs)
-        return write("contest", kept_figures())
+        return write_kept(Runs(CONTEST, makes=False))
     share, shares = map(int, arguments.share.split("/"))
     todo = [(part, case) for part in parts for case in list(part.cases())[share - 1 :: shares]]
     with shown(len(todo), 0, "configurations") as display:

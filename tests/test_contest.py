@@ -23,7 +23,7 @@ from results import (
 
 def test_the_committed_table_is_that_of_the_committed_runs():
     committed = json.loads((ROOT / "benchmarks" / "results" / "contest.json").read_text())["figures"]
-    found = [asdict(figure) for figure in kept_figures()]
+    found = [asdict(figure) for figure in kept_figures(Runs(CONTEST, makes=False))]
     assert [figure["name"] for figure in found] == [figure["name"] for figure in committed]
     for ours, theirs in zip(found, committed, strict=True):
         for name in ("value", "low", "high"):
