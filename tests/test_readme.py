@@ -213,6 +213,51 @@ def test_what_a_horizon_asks_of_rates_is_as_computed():
         assert sentence.format(f"{min(found):.0f}", f"{max(found):.0f}") in README
 
 
+def test_what_did_not_earn_its_place_is_as_measured():
+    """In the log of findings: rates without tuning, groups by the noise scale, and responses by allotment."""
+    log = page("docs/findings.md").split("## Log")[1]
+    figures = {name: figure["value"] for name, figure in results("horizon").items()}
+    problems = [f"quadratic of N·SNR = {n_snr}, T = {steps}" for n_snr in (0.05, 0.5, 5) for steps in (100, 300)]
+
+    def of(shape):
+        return [figures[f"{problem}: {shape}"] for problem in problems]
+
+    untuned, batches = of("measured"), of("constant, N by the noise scale")
+    assert all(a < b for a, b in zip(untuned, of("constant"), strict=True))
+    assert f"{min(untuned):.0f} to {max(untuned):.0f} % of the best schedule's progress, less than the tuned" in log
+    assert all(a > b for a, b in zip(batches, of("constant, best N"), strict=True))
+    behind = [b - a for a, b in zip(batches, of("linear, best N"), strict=True)]
+    assert f"by {min(behind):.0f} to {max(behind):.0f} points of the best schedule's progress" in log
+    tasks = results("tasks")
+    by_norms, by_spread = (
+        [figure["value"] for name, figure in tasks.items() if name.endswith(f"noise left, allotted by {by}")]
+        for by in ("norms", "spread of rewards")
+    )
+    assert f"{min(by_norms):.2f} to {max(by_norms):.2f} times that of equal shares by exact norms" in log
+    assert f"{min(by_spread):.2f} to {max(by_spread):.2f} by the spread of rewards" in log
+    within = [figure["value"] for name, figure in tasks.items() if name.endswith("noise within prompts")]
+    assert f"{min(within):.0f} to {max(within):.0f} % of it from responses" in log
+
+
+def test_what_was_dropped_after_eight_runs_was_behind():
+    runs = [json.loads(line) for line in (ROOT / "benchmarks" / "results" / "contest.jsonl").read_text().splitlines()]
+    reached = {
+        schedule: {
+            seed: 100 * sum(run["record"]["reward"][-25:]) / 25
+            for run in runs
+            for seed in (1, 2, 101, 102)
+            if {f"schedule={schedule}", f"eta0={eta0}", f"seed={seed}", "steps=100"} < {*run["overrides"]}
+            and run["task"] == "pocket"
+        }
+        for schedule, eta0 in (("snr_linear", 0.04), ("noise_linear", 0.03))
+    }
+    first, second = (sorted(found.values()) for found in reached.values())
+    assert len(first) == len(second) == 4
+    log = page("docs/findings.md").split("## Log")[1]
+    assert f"Late reward {first[0]:.1f} to {first[-1]:.1f} % on four seeds" in log
+    assert f"where `noise_linear` had {second[0]:.1f} to {second[-1]:.1f} %" in log
+
+
 def test_what_bad_numbers_and_settings_do_is_as_measured():
     poisoned, settings = results("poison"), results("settings")
     assert poisoned["steps"]["value"] == 10_000
