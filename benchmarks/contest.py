@@ -74,6 +74,10 @@ class Runs:
 
     def __post_init__(self) -> None:
         self.kept: dict[tuple[str, ...], Record] = {}
+        self.read()
+
+    def read(self) -> None:
+        """What the file has, of other processes too."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         for run in map(json.loads, lines):
             self.kept[run["task"], *run["overrides"]] = Record(**run["record"])
@@ -81,6 +85,8 @@ class Runs:
     def __call__(self, case: Case, rate: float | None, seed: int) -> Record:
         overrides = (*case.overrides(rate, seed), *self.everywhere)
         key = (case.task, *overrides)
+        if key not in self.kept:
+            self.read()
         if key not in self.kept:
             if not self.makes:
                 raise MissingRunError(" ".join(key))

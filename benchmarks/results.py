@@ -129,10 +129,16 @@ SHORT = TASKS[:3]
 PARTS = (
     Part("claims", CLAIMS, 100, FIVE, rivals=(RIVAL, COSINE)),
     Part("decays", DECAYS, 100, FIVE, SHORT, (DEFAULT,)),
-    Part("others", OTHERS, 100, FIVE),
+    Part("others", OTHERS, 100, FIVE, rivals=(RIVAL, COSINE)),
     Part("quarters", QUARTERS, 100, FIVE),
     Part("why", PARTS_OF_IT, 100, FIVE, TASKS[:1]),
-    Part("short", (*CLAIMS, *QUARTERS, *OTHERS, *SCHEDULES, *BASELINES, *LOSSES, *ADAPTIVE), 25, FIVE),
+    Part(
+        "short",
+        (*CLAIMS, *QUARTERS, *OTHERS, *SCHEDULES, *BASELINES, *LOSSES, *ADAPTIVE),
+        25,
+        FIVE,
+        rivals=(RIVAL, COSINE),
+    ),
     Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
 QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), ("pocket",)),)
@@ -189,7 +195,8 @@ def case_figures(
 
 def points_behind(case: Case, runs: Runs) -> float:
     """By which the best rate of a row is behind the constant one's, in late reward on the tuning seeds."""
-    return 100 * (runs.reached(replace(case, row=RIVAL)) - runs.reached(case))
+    reached = runs.reached(case)  # first: meanwhile another share may run the rival
+    return 100 * (runs.reached(replace(case, row=RIVAL)) - reached)
 
 
 def raced(case: Case, seeds: Sequence[int], runs: Runs) -> list[Record]:

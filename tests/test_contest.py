@@ -75,3 +75,15 @@ def test_a_row_that_the_tuning_leaves_far_behind_goes_no_further(tmp_path):
     figures = {figure.name: figure for figure in part_figures(part, runs_less(ahead + 6))}
     assert figures[f"{case.name}: dropped, behind the constant rate by"].value == pytest.approx(6)
     assert not any(name.startswith("all tasks") and DEFAULT.name in name for name in figures)
+
+
+def test_shares_know_of_each_others_runs(tmp_path):
+    """A run that another process has kept since is not made again."""
+    path = tmp_path / "runs.jsonl"
+    path.touch()
+    runs = Runs(path, makes=False)
+    case = Case("pocket", RIVAL, 100)
+    with pytest.raises(MissingRunError):
+        runs(case, 0.01, 1)
+    path.write_text(CONTEST.read_text())
+    assert runs(case, 0.01, 1) == Runs(CONTEST, makes=False)(case, 0.01, 1)
