@@ -20,7 +20,7 @@ from torch.nn.utils import parameters_to_vector
 
 from callbacks.evaluation import HeldOutEvaluation
 from callbacks.grad_stats import GradStats
-from callbacks.observer import rollout_data
+from callbacks.observer import Observer, rollout_data
 from oblr.baselines.base import Groups
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.commands.launch import register_resolvers
@@ -163,6 +163,13 @@ def engine(experiment: str) -> KeptEngine:
 
 def train(overrides: Sequence[str], every: int = 10, samples: int = 2, experiment: str = "pocket") -> Record:
     """One run, evaluated every so many steps and at its end; norms are known at least then."""
+    recorder = Recorder(every, samples)
+    observed(overrides, recorder, experiment)
+    return recorder.record
+
+
+def observed(overrides: Sequence[str], observer: Observer, experiment: str) -> None:
+    """One run with one observer."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cfg = composed([*overrides, f"paths.output_dir={folder}"], experiment)
@@ -174,7 +181,5 @@ def train(overrides: Sequence[str], every: int = 10, samples: int = 2, experimen
             data.engine, data.weights, data.clock = engine(experiment), policy.weights, policy.clock
             data.greedy = policy.baseline.needs_greedy
             L.seed_everything(cfg.seed)
-            recorder = Recorder(every, samples)
-            settings = {"callbacks": [recorder], "logger": False, "enable_checkpointing": False}
+            settings = {"callbacks": [observer], "logger": False, "enable_checkpointing": False}
             hydra.utils.instantiate(cfg.trainer, **settings).fit(policy, datamodule=data)
-        return recorder.record

@@ -18,6 +18,7 @@ NAMES = [
     "horizon",
     "judged",
     "lora",
+    "lost",
     "models",
     "observers",
     "page",
