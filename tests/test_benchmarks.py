@@ -15,6 +15,7 @@ NAMES = [
     "first_hour",
     "gpu",
     "gradnorm",
+    "history",
     "horizon",
     "judged",
     "lora",
