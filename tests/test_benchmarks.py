@@ -18,6 +18,7 @@ NAMES = [
     "history",
     "horizon",
     "judged",
+    "lag",
     "lora",
     "lost",
     "models",

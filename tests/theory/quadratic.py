@@ -108,20 +108,20 @@ class Quadratic:
         return self.removed(square)
 
 
-def tuned(progress: Callable[[float], float]) -> tuple[float, float]:
+def tuned(progress: Callable[[float], float], octaves: int = 14) -> tuple[float, float]:
     """The best ``η₀`` and the progress that it makes.
 
     Raises:
-        ValueError: it lies at an end of what is searched, 2^-14 to 2^14.
+        ValueError: it lies at an end of what is searched, so many octaves below and above 1.
     """
 
     def loss(log: float) -> float:
         return -progress(2.0**log)
 
-    grid = np.arange(-14, 14.5, 0.5)
+    grid = np.arange(-octaves, octaves + 0.5, 0.5)
     first = int(np.argmin([loss(log) for log in grid]))
     if first in (0, len(grid) - 1):
-        raise ValueError(f"the best η₀ is not inside 2^-14 to 2^14: {2.0 ** grid[first]:.3g}")
+        raise ValueError(f"the best η₀ is not inside 2^-{octaves} to 2^{octaves}: {2.0 ** grid[first]:.3g}")
     found = minimize_scalar(loss, bounds=(grid[first - 1], grid[first + 1]), method="bounded")
     return float(2.0**found.x), float(-found.fun)
 
