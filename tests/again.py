@@ -1,11 +1,12 @@
 """Run the whole suite again and again, and tell how long it takes and how many times in a row it has passed.
 
-    PYTHONPATH=benchmarks python tests/again.py --runs 5 [--busy 2]
+    PYTHONPATH=benchmarks python tests/again.py --runs 5 [--busy 2 | --idle]
+    PYTHONPATH=benchmarks python tests/again.py --record
 
 ``--busy`` keeps so many processes beside it at work: a test that depends on being fast, or on nobody else being there,
-fails then. ``benchmarks/results/suite.jsonl`` keeps every run, passed or not, with the machine's mean load, and
-``benchmarks/results/suite.json`` what they say together. The first run that fails ends the series; its output is kept
-in ``.cache/suite``.
+fails then. Every run, passed or not, is kept in ``.cache/suite`` with the machine's mean load, and the output of one
+that failed, which ends the series. Until then nothing changes that the suite itself looks at. ``--record`` adds these
+runs to ``benchmarks/results/suite.jsonl``, and what all say together is ``benchmarks/results/suite.json``.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from oblr.run.provenance import revision
 ROOT = report.ROOT
 RUNS = ROOT / "benchmarks" / "results" / "suite.jsonl"
 OUTPUT = ROOT / ".cache" / "suite"
+NEW = OUTPUT / "runs.jsonl"
 #: Seconds on two cores that nobody else uses.
 LIMIT = 720
 #: Mean load of a machine on which others keep two cores busy besides the suite, which does so too.
@@ -87,21 +89,30 @@ def series(runs: list[Run]) -> list[report.Figure]:
     return figures
 
 
+def record() -> None:
+    with RUNS.open("a") as file:
+        file.write(NEW.read_text())
+    NEW.unlink()
+    report.write("suite", series([Run(**json.loads(line)) for line in RUNS.read_text().splitlines()]))
+    measured.main()  # a test of the suite looks whether the page has every result
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0, help="processes that compute beside the suite")
     parser.add_argument("--idle", action="store_true", help="nothing else runs here: the time counts")
+    parser.add_argument("--record", action="store_true", help="make no run: add those that were made to the results")
     arguments = parser.parse_args()
+    if arguments.record:
+        return record()
     for _ in range(arguments.runs):
         done = run(arguments.busy, arguments.idle)
-        with RUNS.open("a") as file:
+        with NEW.open("a") as file:
             file.write(json.dumps(asdict(done)) + "\n")
         print(done, flush=True)
         if not done.passed:
             sys.exit(1)
-    report.write("suite", series([Run(**json.loads(line)) for line in RUNS.read_text().splitlines()]))
-    measured.main()  # a test of the suite looks whether the page has every result
 
 
 if __name__ == "__main__":
