@@ -240,6 +240,16 @@ def test_what_did_not_earn_its_place_is_as_measured():
     assert f"{min(within):.0f} to {max(within):.0f} % of it from responses" in log
 
 
+def test_what_stale_responses_ask_of_rates_is_as_measured():
+    log = page("docs/findings.md").split("## Log")[1]
+    over = {name: figure for name, figure in results("lag").items() if name.endswith("over unscaled")}
+    clear = {name: figure["value"] for name, figure in over.items() if figure["low"] > 0 or figure["high"] < 0}
+    assert (len(over), len(clear)) == (12, 2)
+    assert all(name.startswith("lag 4, linear × ") for name in clear)
+    first, second = (f"−{-value:.1f}" for value in sorted(clear.values(), reverse=True))
+    assert f"of twelve differences two exclude a tie, {first} and {second} points" in log
+
+
 def test_the_suite_takes_and_passes_what_its_runs_say():
     lines = (ROOT / "benchmarks" / "results" / "suite.jsonl").read_text().splitlines()
     runs = [Run(**json.loads(line)) for line in lines]
