@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -45,7 +46,12 @@ class TensorBoard(TensorBoardLogger):
     def finalize(self, status: str) -> None:
         if status == "success":
             self.experiment._get_file_writer().add_summary(self.end)
-        super().finalize(status)
+        try:
+            super().finalize(status)
+        except OSError:  # of which the writer's thread dies: it is to say so while what is printed goes to the log
+            with suppress(OSError):
+                self.experiment._get_file_writer().close()
+            raise
 
 
 def kind_of(tags: list[str]) -> str:

@@ -1,8 +1,11 @@
 """A real TensorBoard in a real browser: its first tab has the charts of the layout, each with its curves."""
 
 import re
+import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,3 +74,22 @@ def test_the_first_tab_has_what_matters(tmp_path):
         browser.close()
     assert problems == []
     assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_a_writer_that_dies_has_said_why_before_the_run_ends(tmp_path, monkeypatch):
+    """What its thread prints belongs into the log, which ends with the run; here it takes its time."""
+    said = []
+
+    def slowly(death: threading.ExceptHookArgs) -> None:
+        time.sleep(0.5)
+        said.append(death.exc_type)
+
+    monkeypatch.setattr(threading, "excepthook", slowly)
+    logger = TensorBoard(str(tmp_path))
+    logger.log_metrics({"train/reward": 1.0}, 0)
+    logger.experiment.flush()
+    shutil.rmtree(tmp_path)
+    logger.log_metrics({"train/reward": 1.0}, 1)
+    with pytest.raises(FileNotFoundError):
+        logger.finalize("failed")
+    assert said == [FileNotFoundError]
