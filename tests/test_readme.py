@@ -240,6 +240,40 @@ def test_what_did_not_earn_its_place_is_as_measured():
     assert f"{min(within):.0f} to {max(within):.0f} % of it from responses" in log
 
 
+def test_what_a_step_loses_is_as_measured():
+    figures, findings = results("lost"), page("docs/findings.md")
+
+    def interval(name, form=".0f"):
+        figure = figures[name]
+        return f"{figure['value']:{form}} [{figure['low']:{form}}, {figure['high']:{form}}]"
+
+    places = [name.removesuffix(": promised") for name in figures if name.endswith(": promised")]
+    assert len(places) == 12
+    for place in places:
+        task, steps = re.fullmatch(r"(\w+), after (\d+) steps", place).groups()
+        ours = f"{place}, gradient_weighted: "
+        best = interval(f"{ours}best rate of a single step", ".1f")
+        cells = [
+            *(task, steps, interval(f"{place}: promised", ".2f"), interval(f"{place}, rloo: lost")),
+            *(interval(f"{ours}lost"), interval(f"{ours}lost to noise")),
+            best if figures[f"{ours}lost"]["low"] > 1 else "none: it curves up",
+        ]
+        assert "| " + " | ".join(cells) + " |" in findings
+    value = {name: figure["value"] for name, figure in figures.items()}
+    first, early, *_, last = (f"pocket, after {steps} steps" for steps in (0, 10, 30, 90))
+    ours = ", gradient_weighted: "
+    assert f"{interval(f'{early}{ours}gained over RLOO' + chr(39) + 's', '.2f')} points a step over RLOO" in findings
+    moment = value[f"{early}{ours}second moment"]
+    expected = value[f"{early}, rloo: lost to noise"] / 100 * value[f"{early}: promised"] * (1 - moment)
+    assert f"its second moment, {moment:.2f} of RLOO's, let one expect {expected:.2f}" in findings
+    noise = sorted(value[f"{first}, {baseline}: lost to noise"] for baseline in ("rloo", "gradient_weighted"))
+    assert "Before, noise takes {:.0f} to {:.0f} %.".format(*noise) in findings
+    late = sorted(value[f"{task}, after 90 steps{ours}second moment"] for task in ("pocket", "pocket_graded"))
+    assert "At the end its second moment is {:.2f} to {:.2f} of RLOO's".format(*late) in findings
+    assert f"from {value[f'{first}{ours}best rate of a single step']:.0f} times the tuned constant rate" in findings
+    assert 0.45 < value[f"{last}{ours}best rate of a single step"] < 0.55  # "half of it"
+
+
 def test_what_stale_responses_ask_of_rates_is_as_measured():
     log = page("docs/findings.md").split("## Log")[1]
     over = {name: figure for name, figure in results("lag").items() if name.endswith("over unscaled")}
