@@ -274,6 +274,18 @@ def test_what_a_step_loses_is_as_measured():
     assert 0.45 < value[f"{last}{ours}best rate of a single step"] < 0.55  # "half of it"
 
 
+def test_what_a_history_takes_off_is_as_measured():
+    log = page("docs/findings.md").split("## Log")[1]
+    for weights, sentence in (("weighted", "its second moment is {} to {} of"), ("uniform", "have them, {} to {} (")):
+        found = [
+            figure["value"]
+            for name, figure in results("history").items()
+            if name.endswith(f"visits 9 to 25, {weights}, γ = 1: second moment")
+        ]
+        assert len(found) == 3
+        assert sentence.format(f"{min(found):.2f}", f"{max(found):.2f}") in log
+
+
 def test_what_stale_responses_ask_of_rates_is_as_measured():
     log = page("docs/findings.md").split("## Log")[1]
     over = {name: figure for name, figure in results("lag").items() if name.endswith("over unscaled")}
