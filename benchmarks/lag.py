@@ -56,7 +56,7 @@ def figures_of(lag: int, laboratories: tuple[int, ...], steps: int, runs: int) -
             for scale, power in SCALES.items():
 
                 def reached(eta0: float, seed: int, shape: str = shape, power: float = power) -> Tensor:
-                    return policy.run(rule_of(shape, power, eta0), lag, steps, seed)  # noqa: B023
+                    return policy.run(rule_of(shape, power, eta0), lag, steps, seed)
 
                 eta0, _ = tuned(lambda eta0: reached(eta0, 1).mean().item(), OCTAVES)
                 found.setdefault(shape + scale, []).append(left(lab, reached(eta0, 2)))

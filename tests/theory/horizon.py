@@ -6,7 +6,7 @@ from math import factorial, prod
 
 import torch
 from scipy.optimize import minimize, minimize_scalar
-from theory.laboratory import Laboratory
+from theory.laboratory import Laboratory, Policies
 from torch import Tensor
 
 from oblr.baselines.leave_one_out import leave_one_out_means
@@ -22,24 +22,16 @@ def multisets(items: int, size: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(found), torch.tensor(orders, dtype=torch.float64)
 
 
-class Horizon:
+class Horizon(Policies):
     """All that steps of N groups of G responses can do to the laboratory's policy, from M policies θ [M, D] at once."""
 
     def __init__(self, lab: Laboratory, n_groups: int = 2, group_size: int = 2):
-        self.lab = lab
+        super().__init__(lab)
         prompts, responses = lab.rewards.shape
         chosen, orders = multisets(responses, group_size)
         self.prompts = torch.arange(prompts).repeat_interleave(len(chosen))[:, None]
         self.responses, self.orders = chosen.repeat(prompts, 1), orders.repeat(prompts) / prompts
         self.steps, self.step_orders = multisets(len(self.responses), n_groups)
-
-    def policies(self, theta: Tensor) -> Tensor:
-        """``π(a|q)`` [M, P, K]."""
-        return torch.einsum("pkd,md->mpk", self.lab.features, theta).softmax(2)
-
-    def objective(self, theta: Tensor) -> Tensor:
-        """``J`` [M]."""
-        return (self.policies(theta) * self.lab.rewards).sum(2).mean(1)
 
     def outcomes(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Chances [M, S] of all that a step can sample, and its gradients ``ĝ`` [M, S, D]."""

@@ -171,6 +171,21 @@ class Endings(Sequences):
             self.rewards[:, response] = self.rewards[:, listed_first]
 
 
+class Policies:
+    """The laboratory's policy with many parameters θ [M, D] at once."""
+
+    def __init__(self, lab: Laboratory):
+        self.lab = lab
+
+    def policies(self, theta: Tensor) -> Tensor:
+        """``π(a|q)`` [M, P, K]."""
+        return torch.einsum("pkd,md->mpk", self.lab.features, theta).softmax(2)
+
+    def objective(self, theta: Tensor) -> Tensor:
+        """``J`` [M]."""
+        return (self.policies(theta) * self.lab.rewards).sum(2).mean(1)
+
+
 def centred(features: Tensor, chances: Tensor) -> Tensor:
     """``φ − E[φ]`` over the last but one axis, ``φ`` [..., K, D] with ``chances`` [..., K]."""
     return features - (chances[..., None] * features).sum(-2, keepdim=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from theory.laboratory import Laboratory, centred
+from theory.laboratory import Laboratory, Policies, centred
 from torch import Tensor
 
 from oblr.baselines.leave_one_out import leave_one_out_means
@@ -30,19 +30,12 @@ class Seen:
 Rule = Callable[[Seen], Tensor | float]
 
 
-class Stale:
+class Stale(Policies):
     """``runs`` runs of the laboratory's policy. A step has a group of ``group_size`` responses to each prompt."""
 
     def __init__(self, lab: Laboratory, runs: int, group_size: int = 8):
-        self.lab, self.runs, self.group_size = lab, runs, group_size
-
-    def policies(self, theta: Tensor) -> Tensor:
-        """``π(a|q)`` [R, P, K] of parameters [R, D]."""
-        return torch.einsum("pkd,rd->rpk", self.lab.features, theta).softmax(2)
-
-    def objective(self, theta: Tensor) -> Tensor:
-        """``J`` [R]."""
-        return (self.policies(theta) * self.lab.rewards).sum(2).mean(1)
+        super().__init__(lab)
+        self.runs, self.group_size = runs, group_size
 
     def scores(self, theta: Tensor) -> Tensor:
         """``∇ log π(a|q)`` [R, P, K, D]."""
