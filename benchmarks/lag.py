@@ -40,6 +40,16 @@ def rule_of(shape: str, power: float, eta0: float) -> Rule:
     return lambda seen: eta0 * SHAPES[shape](seen) * seen.ess**power
 
 
+def judged(policy: Stale, shape: str, power: float, lag: int, steps: int) -> Tensor:
+    """What a rule reaches with its best ``η₀`` on another draw than the one that it was tuned on, [R]."""
+
+    def reached(eta0: float, seed: int) -> Tensor:
+        return policy.run(rule_of(shape, power, eta0), lag, steps, seed)
+
+    eta0, _ = tuned(lambda eta0: reached(eta0, 1).mean().item(), OCTAVES)
+    return reached(eta0, 2)
+
+
 def left(lab: Laboratory, reached: Tensor) -> Tensor:
     """Share of the start's shortfall that is left, in %."""
     start, most = lab.objective(lab.theta), lab.rewards.max(1).values.mean()
@@ -54,12 +64,8 @@ def figures_of(lag: int, laboratories: tuple[int, ...], steps: int, runs: int) -
         policy = Stale(lab, runs)
         for shape in SHAPES:
             for scale, power in SCALES.items():
-
-                def reached(eta0: float, seed: int, shape: str = shape, power: float = power) -> Tensor:
-                    return policy.run(rule_of(shape, power, eta0), lag, steps, seed)
-
-                eta0, _ = tuned(lambda eta0: reached(eta0, 1).mean().item(), OCTAVES)
-                found.setdefault(shape + scale, []).append(left(lab, reached(eta0, 2)))
+                reached = judged(policy, shape, power, lag, steps)
+                found.setdefault(shape + scale, []).append(left(lab, reached))
     for rule, of_labs in found.items():
         values, plain = torch.cat(of_labs), torch.cat(found[rule.split(" × ")[0]])
         yield estimate(f"lag {lag}, {rule}: left", "%", values)
