@@ -6,9 +6,8 @@ A policy is trained at the constant rate that the contest has tuned, under the g
 G = 8, so that each problem is visited every fourth step. Every response's reward and exact ``n_i`` are kept, and then
 asked what second moment ``(R_i − b_i)² n_i`` other baselines would have had on these responses:
 
-- history: ``b_i = (Σ_{j≠i} w_j R_j + S)/(Σ_{j≠i} w_j + W)`` with the sums ``S`` of ``w R`` and ``W`` of ``w`` over the
-  problem's earlier visits, which count ``γ`` times less with each visit since;
-- history alone: ``b = S/W``.
+- history: :class:`oblr.baselines.history.HistoryBaseline`, by its discount ``γ``;
+- history alone: the mean of the earlier visits, without the group's.
 
 Nothing in them depends on ``o_i``, so that they are unbiased. Weights are ``n_j``, or all 1, as rivals have them (arXiv
 2505.07527, 2603.18444). What is quieter is below 1: the moment is over that of the leave-one-out gradient-weighted
@@ -17,9 +16,7 @@ from resampled steps. ``--quick``: eight steps of one task.
 """
 
 import argparse
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import torch
 from contest import Case, Runs
@@ -33,7 +30,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from training import composed, observed
 
 from callbacks.observer import Observer
-from oblr.baselines.leave_one_out import leave_one_out_means
+from oblr.baselines.base import Groups
+from oblr.baselines.history import HistoryBaseline
 from oblr.policy.model import TokenScorer, load_model
 from oblr.policy.step import PolicyModule
 from oblr.types import RolloutBatch
@@ -44,71 +42,50 @@ PHASES = {"visits 2 to 8": (4, 32), "visits 9 to 25": (32, 100)}
 DISCOUNTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step's problems, and of their responses rewards and exact norms ``n_i``, float64 [N, G] both."""
-
-    problems: list[str]
-    rewards: Tensor
-    norms: Tensor
-
-
 class Steps(Observer):
     """Keeps what every step saw. Norms are measured by a scorer of its own: the run is as it would be."""
 
     def __init__(self, scorer: TokenScorer):
-        self.scorer, self.seen = scorer, list[Step]()
+        self.scorer, self.seen = scorer, list[Groups]()
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
         vector_to_parameters(parameters_to_vector(policy.scorer.parameters()).detach(), self.scorer.parameters())
-        problems = [batch.group(q)[0].problem.id for q in range(batch.n_groups)]
-        self.seen.append(Step(problems, batch.rewards.double(), norms_of(batch, self.scorer)))
+        rewards, norms = batch.rewards.double(), norms_of(batch, self.scorer)
+        self.seen.append(Groups(rewards, norms, batch.lengths, rewards, problems=batch.problems))
 
 
-def uniform(norms: Tensor) -> Tensor:
-    return torch.ones_like(norms)
-
-
-def weighted(norms: Tensor) -> Tensor:
-    return norms
-
-
-def second_moments(
-    steps: Sequence[Step], weigh: Callable[[Tensor], Tensor], discount: float, alone: bool = False
-) -> Tensor:
+def second_moments(steps: Sequence[Groups], baseline: HistoryBaseline, alone: bool = False) -> Tensor:
     """Mean of ``(R_i − b_i)² n_i`` of every step, [T].
 
     Args:
-        weigh: from norms to weights.
-        discount: γ; 0 remembers nothing.
         alone: whether the history is all that the baseline is made of, where there is one.
     """
-    sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(2, dtype=torch.float64))  # S and W
     moments = []
     for step in steps:
-        weights = weigh(step.norms)
-        history = torch.stack([sums[problem] for problem in step.problems])
-        mean = torch.where(history[:, 1] > 0, history[:, 0] / history[:, 1], 0)
-        # to each response its problem's history is one more of the others, of weight W
-        rewards = torch.cat([step.rewards, mean[:, None]], 1)
-        baselines = leave_one_out_means(rewards, torch.cat([weights, history[:, 1:]], 1))[:, :-1]
+        advantages = baseline(step)
         if alone:
-            baselines = torch.where(history[:, 1:] > 0, mean[:, None], baselines)
-        moments.append(((step.rewards - baselines).square() * step.norms).mean())
-        for problem, w, r in zip(step.problems, weights, step.rewards, strict=True):
-            sums[problem] = discount * (sums[problem] + torch.stack([(w * r).sum(), w.sum()]))
+            mean, weight = baseline.earlier(step)
+            advantages = torch.where(weight > 0, step.rewards - mean, advantages)
+        moments.append((advantages.square() * step.weights).mean())
+        baseline.learn(step)
     return torch.stack(moments)
 
 
-def figures_of(task: str, runs: Sequence[Sequence[Step]], phases: dict[str, tuple[int, int]]) -> Iterator[Figure]:
-    asked: dict[str, tuple[Callable[[Tensor], Tensor], float, bool]] = {
-        f"{name}, γ = {discount:g}{', history alone' * alone}": (weigh, discount, alone)
-        for name, weigh in (("weighted", weighted), ("uniform", uniform))
+def figures_of(task: str, runs: Sequence[Sequence[Groups]], phases: dict[str, tuple[int, int]]) -> Iterator[Figure]:
+    asked = {
+        f"{'weighted' if weighted else 'uniform'}, γ = {discount:g}{', history alone' * alone}": (
+            (discount, weighted),
+            alone,
+        )
+        for weighted in (True, False)
         for alone in (False, True)
         for discount in DISCOUNTS
         if discount or not alone
     }
-    found = {name: [second_moments(run, *choice) for run in runs] for name, choice in asked.items()}
+    found = {
+        name: [second_moments(run, HistoryBaseline(*settings), alone) for run in runs]
+        for name, (settings, alone) in asked.items()
+    }
     for phase, (first, last) in phases.items():
         of_phase = {name: torch.cat([moments[first:last] for moments in of_runs]) for name, of_runs in found.items()}
         plain = of_phase["weighted, γ = 0"]
@@ -118,7 +95,7 @@ def figures_of(task: str, runs: Sequence[Sequence[Step]], phases: dict[str, tupl
             yield with_interval(f"{task}, {phase}, {name}: second moment", "× leave-one-out", ratio, resampled)
 
 
-def runs_of(task: str, steps: int, seeds: tuple[int, ...], problems: int) -> list[list[Step]]:
+def runs_of(task: str, steps: int, seeds: tuple[int, ...], problems: int) -> list[list[Groups]]:
     rate = Runs(CONTEST, makes=False).tuned(Case(task, RIVAL, HORIZON))
     scorer = TokenScorer(load_model(str(composed(["paths.output_dir=unused"], task).policy.path), "float32"), 1.0)
     runs = []

@@ -56,6 +56,7 @@ def step(words: int, draw: random.Random) -> StepReport:
     return StepReport(
         batch=batch,
         first=0,
+        problems=batch.problems,
         scores=batch.rewards,
         rewards=batch.rewards,
         greedy_rewards=None,

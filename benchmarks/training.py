@@ -21,7 +21,7 @@ from torch.nn.utils import parameters_to_vector
 from callbacks.evaluation import HeldOutEvaluation
 from callbacks.grad_stats import GradStats
 from callbacks.observer import Observer, rollout_data
-from oblr.baselines.base import Groups
+from oblr.baselines.base import all_groups
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.commands.launch import register_resolvers
 from oblr.data.ends import end_tokens
@@ -92,8 +92,7 @@ class Recorder(HeldOutEvaluation):
         record.alignment.append(self.alignment(policy, report.lr))
         weights = report.square_norms * report.ratios.square()
         known = weights.isfinite().all(1)
-        step = Groups(report.rewards, weights, batch.lengths, report.rewards, batch.greedy_rewards)
-        rloo = RLOOBaseline()(step.of(known))
+        rloo = RLOOBaseline()(replace(all_groups(report), weights=weights).of(known))
         record.second_moment += (report.advantages[known].double().square() * weights[known]).sum().item()
         record.rloo += (rloo.double().square() * weights[known]).sum().item()
         self.lap()

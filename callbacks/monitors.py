@@ -3,13 +3,14 @@
 import logging
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from lightning import Trainer
 
 from callbacks.observer import Observer
-from oblr.baselines.base import Baseline, Groups
+from oblr.baselines.base import Baseline, Groups, all_groups
 from oblr.policy.step import PolicyModule
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.noise import NoiseSchedule
@@ -157,8 +158,7 @@ class OwnSampleDependence(Monitor):
             return None
         q = int(known.int().argmax())
         rewards = report.rewards.double()  # float32 would round too coarsely
-        everything = Groups(rewards, report.weights, report.lengths, rewards, report.greedy_rewards)
-        group = everything.of(torch.tensor([q]))
+        group = replace(all_groups(report), rewards=rewards, step_rewards=rewards).of(torch.tensor([q]))
         dependence = own_sample_dependence(policy.baseline, group, q)
         failure = (
             f"the baseline depends on its own sample ({dependence:.2g} of a change in reward): the gradient is biased; "
@@ -180,8 +180,13 @@ def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
     for i, own in enumerate(torch.eye(group.rewards.shape[1], dtype=torch.int64)):
         step = group.step_rewards.clone()
         step[q] += own
-        changed = (group.rewards + own, group.weights * (1 + own), group.lengths * (1 + own))
-        moved = Groups(*changed, step, group.greedy_rewards)
+        moved = replace(
+            group,
+            rewards=group.rewards + own,
+            weights=group.weights * (1 + own),
+            lengths=group.lengths * (1 + own),
+            step_rewards=step,
+        )
         changes.append((moved.rewards - baseline(moved) - before)[0, i].abs().item())
     return max(changes)
 

@@ -1,11 +1,12 @@
 """What every baseline would have made of the very same rollouts."""
 
+from dataclasses import replace
 from typing import Any
 
 from lightning import Trainer
 
 from callbacks.observer import Observer
-from oblr.baselines.base import Baseline, Groups
+from oblr.baselines.base import Baseline, all_groups
 from oblr.policy.step import PolicyModule
 from oblr.types import StepReport
 
@@ -29,8 +30,7 @@ class SecondMoments(Observer):
         known = weights.isfinite().all(1)
         if not known.any():
             return
-        step = Groups(report.rewards, weights, report.lengths, report.rewards, report.greedy_rewards)
-        groups = step.of(known)
+        groups = replace(all_groups(report), weights=weights).of(known)
         moments = {}
         for name, baseline in self.baselines.items():
             moments[name] = (baseline(groups).double().square() * groups.weights).mean()
@@ -43,5 +43,5 @@ class SecondMoments(Observer):
         return {name: baseline.state_dict() for name, baseline in self.baselines.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, baseline in self.baselines.items():
-            baseline.load_state_dict(state_dict[name])
+        for name in self.baselines.keys() & state_dict.keys():  # one that was not watched before begins anew
+            self.baselines[name].load_state_dict(state_dict[name])

@@ -20,6 +20,7 @@ from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Baseline
 from oblr.baselines.batch_mean import BatchMeanBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
 from oblr.gradnorm import head
@@ -40,6 +41,12 @@ REWARDS = {
     "first": [1, 0, 0, 1] * 4 + [0, 0, 0, 0] * 4,
     "none": [1] * 32,
     "mixed": [1, 0, 0, 1, 1, 1, 1, 1, 0, 0.5, 0, 1, 0, 0, 0, 0] + [0, 1, 0, 0] * 3 + [1, 1, 1, 1],
+}
+WATCHED = {
+    "rloo": RLOOBaseline,
+    "batch_mean": BatchMeanBaseline,
+    "adaptive": AdaptiveBaseline,
+    "history": HistoryBaseline,
 }
 #: what happens to a response of the second rank, in one step after the other
 POISONED = ("reward is nan", "log π − log μ is inf", "gradient overflows")
@@ -64,7 +71,7 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
     ),
     "shaped": (
         lambda: {
-            "baseline": AdaptiveBaseline(),
+            "baseline": HistoryBaseline(),
             "loss": PolicyGradientLoss(),
             "schedule": SNRSchedule(1e-3, "plug_in"),
             "kl": KLPenalty("k1", 0.2),
@@ -105,7 +112,7 @@ def observers() -> list[L.Callback]:
     """What shows figures of the whole step, whatever the number of ranks."""
     return [
         GradStats(every=1),
-        SecondMoments({"rloo": RLOOBaseline(), "batch_mean": BatchMeanBaseline(), "adaptive": AdaptiveBaseline()}),
+        SecondMoments({name: made() for name, made in WATCHED.items()}),
         SNRMonitor(),
         Monitors(
             baseline=BaselineBlowUp(1.1, 3), entropy=EntropyCollapse(0.1, 3), own_sample=OwnSampleDependence(every=1)

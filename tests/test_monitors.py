@@ -19,11 +19,12 @@ from callbacks.monitors import (
 )
 from callbacks.record import read_curves
 from oblr.baselines.adaptive import AdaptiveBaseline
-from oblr.baselines.base import Groups
+from oblr.baselines.base import Groups, all_groups
 from oblr.baselines.batch_mean import BatchMeanBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
+from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.rloo import RLOOBaseline
@@ -46,6 +47,7 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
     return StepReport(
         batch=batch,
         first=0,
+        problems=batch.problems,
         scores=batch.rewards,
         rewards=batch.rewards,
         greedy_rewards=None,
@@ -234,6 +236,7 @@ INDEPENDENT = {
     "gradient_weighted": GradientWeightedBaseline(),
     "cross_fitted": GradientWeightedBaseline("cross_fitted"),
     "adaptive": AdaptiveBaseline(pseudo_counts=(0.0, 4.0)),
+    "history": HistoryBaseline(),
 }
 DEPENDENT = {
     "group_mean": GroupMeanBaseline(),
@@ -249,9 +252,7 @@ def test_an_unbiased_baseline_does_not_know_its_own_sample(name, caplog):
     baseline, report = INDEPENDENT[name], make_report()
     run = Run(OwnSampleDependence(every=2), baseline=baseline)
     run(*[report] * 2)
-    known = report.live
-    rewards = report.batch.rewards
-    baseline.learn(Groups(rewards[known], report.weights[known], report.batch.lengths[known], rewards))
+    baseline.learn(all_groups(report).of(report.live))
     before = {key: value.clone() for key, value in baseline.state_dict().items()}
     run(*[report] * 2)  # also with a history
     assert warnings(caplog) == []

@@ -30,6 +30,7 @@ from callbacks.throughput import Throughput
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean import GroupMeanBaseline
+from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.metrics.accuracy import wilson
@@ -49,6 +50,7 @@ def make_report(first=0, **changes) -> StepReport:
     fields = {
         "batch": RolloutBatch(rollouts[2 * first : 2 * first + 4], 2, 1),
         "first": first,
+        "problems": torch.tensor([1, 2, 3]),
         "scores": torch.tensor([[1.0, 0], [0, 1], [1, 1]]),
         "rewards": torch.tensor([[1.0, 0], [0, 1], [1, 1]]),
         "greedy_rewards": None,
@@ -179,9 +181,11 @@ def test_second_moments_of_other_baselines():
 
 
 def test_baselines_that_learn_are_compared_as_they_were_after_a_resume():
-    watched, resumed = (SecondMoments({"adaptive": AdaptiveBaseline()}) for _ in range(2))
+    watched = SecondMoments({"adaptive": AdaptiveBaseline()})
+    resumed = SecondMoments({"history": HistoryBaseline(), "adaptive": AdaptiveBaseline()})
     logged(watched, make_report())
     resumed.load_state_dict(watched.state_dict())
+    assert resumed.baselines["history"].sums == {}
     assert watched.baselines["adaptive"].fit.any()
     assert torch.equal(resumed.baselines["adaptive"].fit, watched.baselines["adaptive"].fit)
 

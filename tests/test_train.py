@@ -64,7 +64,7 @@ def test_the_demo_shows_what_it_does(demo):
     assert "warning" not in result.stdout
     every_step = """train/reward train/lr train/entropy train/live_groups rollout/logprob_gap_max rollout/length
         gradnorm/mean gradnorm/cv_within_group gradnorm/correlation_with_length
-        baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/none
+        baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/history baseline/none
         snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema
         monitor/lr_factor monitor/effective_sample_size monitor/entropy_share reward/timeouts reward/errors
         time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""

@@ -6,6 +6,7 @@
 A *group* is the G responses to one prompt; a batch lists its sequences group by group.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -87,6 +88,12 @@ class RolloutBatch:
     def finished(self) -> Tensor:
         """Whether a response ended before the token limit, float32 [N, G]."""
         return torch.tensor([r.completion.finished for r in self.rollouts]).float().view(-1, self.group_size)
+
+    @cached_property
+    def problems(self) -> Tensor:
+        """A digest of each group's problem's id, 48 bits, int64 [N]."""
+        ids = (self.group(q)[0].problem.id.encode() for q in range(self.n_groups))
+        return torch.tensor([int.from_bytes(hashlib.blake2b(name, digest_size=6).digest()) for name in ids])
 
     def group(self, q: int) -> list[Rollout]:
         return self.rollouts[q * self.group_size : (q + 1) * self.group_size]
@@ -230,6 +237,7 @@ class StepReport:
     Attributes:
         batch: this rank's rollouts; the ranks' groups follow each other in the order of the ranks.
         first: index of its first group.
+        problems: digests of their ids, int64 [N], see :class:`RolloutBatch`.
         scores: rewards of the responses, float32 [N, G].
         rewards: what the baseline was given, a penalty that shapes them included, float32 [N, G].
         greedy_rewards: float32 [N], see :class:`RolloutBatch`.
@@ -252,6 +260,7 @@ class StepReport:
 
     batch: RolloutBatch
     first: int
+    problems: Tensor
     scores: Tensor
     rewards: Tensor
     greedy_rewards: Tensor | None

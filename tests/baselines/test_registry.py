@@ -58,6 +58,8 @@ LOOPS = {
     ("otb", ("pooled", True)): lambda s, q, i, t: token_mean(s, q, t, list(range(G))),
     ("adaptive",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),  # of the first step
     ("value",): lambda s, q, i, t: 0.0,  # of the first step
+    ("history",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),  # of the first visit
+    ("history", ("weighted", False)): lambda s, q, i, t: statistics.mean(s.rewards[q][j] for j in others(i)),
 }
 
 

@@ -10,6 +10,7 @@ from oblr.baselines.batch_mean import BatchMeanBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
+from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.otb import OTBBaseline
@@ -26,7 +27,8 @@ def with_history(baseline):
     for _ in range(3):
         prompts, responses = lab.sample(8, 4, generator)
         at = (prompts[:, None], responses)
-        baseline.learn(Groups(lab.rewards[at], lab.square_norms[at], lab.lengths[at], lab.rewards[at]))
+        of_responses = (lab.rewards[at], lab.square_norms[at], lab.lengths[at], lab.rewards[at])
+        baseline.learn(Groups(*of_responses, problems=prompts))
     return baseline
 
 
@@ -42,6 +44,8 @@ UNBIASED = {
     "remax": ReMaxBaseline(),
     "adaptive, first step": AdaptiveBaseline(),
     "adaptive": with_history(AdaptiveBaseline()),
+    "history": with_history(HistoryBaseline()),
+    "history, uniform": with_history(HistoryBaseline(weighted=False)),
     "adaptive, shrinking": with_history(AdaptiveBaseline((1.0, 3.0))),
 }
 BIASED = {
@@ -56,7 +60,8 @@ def advantages(baseline, lab):
     greedy = lab.rewards.gather(1, lab.probabilities.argmax(1, keepdim=True))[:, 0]  # of each prompt
 
     def found(rewards, weights, lengths):
-        return baseline(Groups(rewards, weights, lengths, rewards, greedy[lab.prompts_of(rewards)]))
+        prompts = lab.prompts_of(rewards)
+        return baseline(Groups(rewards, weights, lengths, rewards, greedy[prompts], problems=prompts))
 
     return found
 

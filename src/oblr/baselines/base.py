@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from oblr.types import ResponseTokens
+from oblr.types import ResponseTokens, StepReport
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Groups:
         step_rewards: of all groups of the step, on all ranks, float32 [N, G].
         greedy_rewards: of a greedy response to each prompt, float32 [n]; None unless the baseline ``needs_greedy``.
         tokens: of the responses, group by group; None but for baselines that are ``per_token``.
+        problems: digests that tell problems apart, int64 [n]; always there in a run.
     """
 
     rewards: Tensor
@@ -31,11 +32,21 @@ class Groups:
     step_rewards: Tensor
     greedy_rewards: Tensor | None = None
     tokens: ResponseTokens | None = None
+    problems: Tensor | None = None
 
     def of(self, rows: Tensor, tokens: ResponseTokens | None = None) -> "Groups":
         """Some of the groups, by index or mask."""
-        greedy = None if self.greedy_rewards is None else self.greedy_rewards[rows]
-        return Groups(self.rewards[rows], self.weights[rows], self.lengths[rows], self.step_rewards, greedy, tokens)
+        greedy, problems = (
+            column if column is None else column[rows] for column in (self.greedy_rewards, self.problems)
+        )
+        of_responses = (self.rewards[rows], self.weights[rows], self.lengths[rows])
+        return Groups(*of_responses, self.step_rewards, greedy, tokens, problems)
+
+
+def all_groups(report: StepReport) -> Groups:
+    """Those of a finished step, of all ranks."""
+    of_responses = (report.rewards, report.weights, report.lengths, report.rewards)
+    return Groups(*of_responses, report.greedy_rewards, problems=report.problems)
 
 
 class Baseline(ABC):

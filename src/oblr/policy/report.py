@@ -11,16 +11,17 @@ def put_together(batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: M
 
     Args:
         batch: of this rank.
-        found: float64 [groups of a rank, G, 11]: of each response its score, reward, length, whether its group is live,
-            its group's ``‖g_q‖²``, its advantage, coefficient, log ratio, squared norm, weight and entropy.
+        found: float64 [groups of a rank, G, 12]: of each response its score, reward, length, whether its group is live,
+            its group's ``‖g_q‖²`` and problem, its advantage, coefficient, log ratio, squared norm, weight and entropy.
     """
     ranks = of_run()
-    columns = ranks.gather(found).unbind(-1)
-    scores, rewards, lengths, alive, squares, advantages, coefficients, log_ratios, norms, weights, entropies = columns
+    scores, rewards, lengths, *columns = ranks.gather(found).unbind(-1)
+    alive, squares, problems, advantages, coefficients, log_ratios, norms, weights, entropies = columns
     live = alive[:, 0].bool()
     return StepReport(
         batch=batch,
         first=ranks.rank * batch.n_groups,
+        problems=problems[:, 0].long(),
         scores=scores.float(),
         rewards=rewards.float(),
         greedy_rewards=None if batch.greedy_rewards is None else ranks.gather(batch.greedy_rewards),

@@ -11,7 +11,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from oblr.baselines.base import Baseline, Groups
+from oblr.baselines.base import Baseline, Groups, all_groups
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.gradnorm.precision import rounded_once
@@ -189,7 +189,8 @@ class PolicyModule(LogsOnce):
         taken: list[Tensor] = []
         squares: list[Tensor] = []
         means: list[Tensor] = []
-        step = Groups(rewards, weights, batch.lengths, of_run().gather(rewards), batch.greedy_rewards)
+        of_step = (of_run().gather(rewards), batch.greedy_rewards)
+        step = Groups(rewards, weights, batch.lengths, *of_step, problems=batch.problems)
         live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())
         self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.computed_in, of_run().least)
@@ -219,7 +220,7 @@ class PolicyModule(LogsOnce):
         weights[~live] = log_ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn it
 
         moments = self.moments(group_squares)
-        of_groups = (column[:, None].expand_as(rewards) for column in (live, group_squares))
+        of_groups = (column[:, None].expand_as(rewards) for column in (live, group_squares, batch.problems))
         given = torch.stack([column.double() for column in (batch.rewards, rewards, batch.lengths, *of_groups)])
         report = put_together(batch, torch.cat([given, terms, found]).movedim(0, -1), gap, moments)
         report.refused = self.refusals.judge(report, self.current_epoch)
@@ -274,7 +275,7 @@ class PolicyModule(LogsOnce):
         """Let the baseline see the step, as far as weights are known; of one that was refused it keeps nothing."""
         if report.refused:
             return self.baseline.forget()
-        everything = Groups(report.rewards, report.weights, report.lengths, report.rewards)
+        everything = all_groups(report)
         known = everything.weights.isfinite().all(1)
         if known.any():
             self.baseline.learn(everything.of(known), of_run().reduce)

@@ -81,6 +81,10 @@ CLASSES: dict[str, Section] = {
     ),
     "oblr.baselines.group_mean.GroupMeanBaseline": section(),
     "oblr.baselines.group_mean_std.GroupMeanStdBaseline": section(epsilon=EPSILON),
+    "oblr.baselines.history.HistoryBaseline": section(
+        discount=(Share, "of what earlier visits to a prompt count, with each one since"),
+        weighted=(bool, "whether responses are weighted by squared score norms"),
+    ),
     "oblr.baselines.none.NoBaseline": section(),
     "oblr.baselines.opo.OPOBaseline": section(pooled=POOLED),
     "oblr.baselines.otb.OTBBaseline": section(pooled=POOLED),
