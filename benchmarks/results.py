@@ -54,8 +54,21 @@ DEFAULT = row(OURS, "noise_linear", rate=0.03)
 CLAIMS = (RIVAL, row(OURS, "noise", rate=0.02), COSINE, DEFAULT)
 #: Parts of the default: its decay alone, and under it clipping in place of the noise schedule.
 DECAYS = (row(OURS, "linear", rate=0.02), row(OURS, "noise_linear", f"schedule.{CLIPPED}", rate=0.03))
+#: 64 problems, each of which comes again every fourth step; and baselines that remember them.
+RECURRING = "data.train.size=64"
+FORGETFUL = row(OURS, "constant", RECURRING)
+HISTORIES = (
+    FORGETFUL,
+    row("history", "constant", RECURRING),
+    row("history", "constant", "baseline.weighted=false", RECURRING),
+)
 #: What every row is compared with.
-RIVALS = {RIVAL: "the constant rate's", COSINE: "cosine's", DEFAULT: "noise_linear's"}
+RIVALS = {
+    RIVAL: "the constant rate's",
+    COSINE: "cosine's",
+    DEFAULT: "noise_linear's",
+    FORGETFUL: "gradient_weighted's on them",
+}
 #: The same in four times as many quarters of a step.
 QUARTERS = (
     row(OURS, "noise", rate=0.01, prompts=4),
@@ -129,6 +142,7 @@ SHORT = TASKS[:3]
 PARTS = (
     Part("claims", CLAIMS, 100, FIVE, rivals=(RIVAL, COSINE)),
     Part("decays", DECAYS, 100, FIVE, SHORT, (DEFAULT,)),
+    Part("recurring", HISTORIES, 100, FIVE, SHORT, (FORGETFUL,)),
     Part("others", OTHERS, 100, FIVE, rivals=(RIVAL, COSINE)),
     Part("quarters", QUARTERS, 100, FIVE),
     Part("why", PARTS_OF_IT, 100, FIVE, TASKS[:1]),
