@@ -67,7 +67,7 @@ RIVALS = {
     RIVAL: "the constant rate's",
     COSINE: "cosine's",
     DEFAULT: "noise_linear's",
-    FORGETFUL: "gradient_weighted's on them",
+    FORGETFUL: "gradient_weighted's",
 }
 #: The same in four times as many quarters of a step.
 QUARTERS = (
