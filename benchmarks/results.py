@@ -14,7 +14,8 @@ G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equa
   ends. Training problems are never the same either: late reward is their mean over the last quarter of the steps, of
   far more samples; area is the mean over all. Each is an interquartile mean over seeds, with a 95 % bootstrap
   interval. Differences to a rival are taken seed by seed. P is the chance that a run beats a run of the rival.
-- **Cost** is CPU time of rollouts and updates, and tokens sampled, over the rival's.
+- **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; of a row's runs it is the
+  median: they were made on different days, and one beside other work can take ten times what it takes alone.
 
 Runs are kept in ``benchmarks/results/contest.jsonl``; a second call goes on where the first was stopped, and ``--share
 1/2`` and ``--share 2/2`` can run side by side. ``--kept`` runs nothing: of those tasks of each part that are complete
@@ -25,7 +26,7 @@ results of its own.
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
+from statistics import mean, median
 
 from contest import FULL, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
 from curves import draw
@@ -197,7 +198,7 @@ def case_figures(
     yield Estimate(f"{case.name}: P of a higher final accuracy", chance, "", low=low, high=high)
 
     def cost(of: Callable[[Record], float]) -> float:
-        return sum(map(of, records)) / sum(map(of, constant))
+        return median(map(of, records)) / median(map(of, constant))
 
     yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens)), "× rival")
     yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
