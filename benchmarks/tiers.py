@@ -15,7 +15,8 @@ SmolLM2 needs, ``smollm2.py`` says.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,12 +25,13 @@ from matplotlib.figure import Figure as Picture
 from omegaconf import OmegaConf
 from report import ROOT, Estimate, Figure, at_most, write
 from smollm2 import smollm2
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics.functional import spearman_corrcoef
 
 from oblr.baselines.base import live_groups
 from oblr.baselines.leave_one_out import leave_one_out_means
 from oblr.data.procedural import ReasoningGymProblems
+from oblr.gradnorm.kinds import rms_norm_epsilon
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
 from oblr.policy.model import TokenScorer, load_model, load_tokenizer
@@ -42,8 +44,8 @@ from oblr.types import Problem, Rollout, RolloutBatch, Sampling
 
 GROUP_SIZE, SEED, DRAWS = 8, 1, 2000
 TIERS = ("exact", "sketch", "logit", "length", "uniform")
-COLOURS = {"exact": "C0", "sketch": "C1", "logit": "C2", "length": "C3"}
-APPROXIMATE = ("sketch", "logit", "length")
+COLOURS = {"exact": "C0", "sketch": "C1", "logit": "C2", "length": "C3", "norm_layers": "C4"}
+APPROXIMATE = ("sketch", "logit", "length", "norm_layers")
 #: Baselines from the other groups of the prompt.
 POOLED = {"uniform": "mean of 56 others", "exact": "weighted mean of 56 others"}
 
@@ -97,13 +99,27 @@ def sample(policy: Policy) -> RolloutBatch:
     return RolloutBatch(rollouts, policy.responses, 0)
 
 
+@contextmanager
+def norm_layers_alone(lm: nn.Module) -> Iterator[None]:
+    """Train the norm layers' scales, and nothing else."""
+    scales = {module.weight for module in lm.modules() if rms_norm_epsilon(module) is not None}
+    others = [p for p in lm.parameters() if p not in scales]
+    for p in others:
+        p.requires_grad_(False)
+    yield
+    for p in others:
+        p.requires_grad_(True)
+
+
 def measure(batch: RolloutBatch, scorer: TokenScorer) -> dict[str, Tensor]:
-    """Every tier's weights [prompts, responses]."""
-    parts: dict[str, list[Tensor]] = {tier: [] for tier in TIERS}
+    """Every tier's weights, and those of the norm layers [prompts, responses]."""
+    parts: dict[str, list[Tensor]] = {tier: [] for tier in (*TIERS, "norm_layers")}
     for step in range(0, batch.n_groups, 2):
         packed = pack(batch.rollouts[step * batch.group_size : (step + 2) * batch.group_size])
-        for tier, weights in parts.items():
-            weights.append(GradNorms(tier).first_pass(scorer, scorer.lm, packed, step)[1])
+        for tier in TIERS:
+            parts[tier].append(GradNorms(tier).first_pass(scorer, scorer.lm, packed, step)[1])
+        with norm_layers_alone(scorer.lm):
+            parts["norm_layers"].append(GradNorms().first_pass(scorer, scorer.lm, packed)[1])
     return {tier: torch.cat(weights).view(-1, batch.group_size) for tier, weights in parts.items()}
 
 
