@@ -13,7 +13,8 @@ from transformers import AutoConfig, PreTrainedModel
 from oblr.packing import pack
 from oblr.policy.attention import SDPA, choose_attention
 from oblr.policy.fused import fuse
-from oblr.policy.model import TokenScorer, load_model
+from oblr.policy.loading import load_model
+from oblr.policy.model import TokenScorer
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed

@@ -32,7 +32,8 @@ from training import composed, observed
 from callbacks.observer import Observer
 from oblr.baselines.base import Groups
 from oblr.baselines.history import HistoryBaseline
-from oblr.policy.model import TokenScorer, load_model
+from oblr.policy.loading import load_model
+from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
 from oblr.types import RolloutBatch
 

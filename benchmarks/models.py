@@ -40,7 +40,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms, Passes
 from oblr.packing import pack
-from oblr.policy.model import TokenScorer, without_dropout
+from oblr.policy.loading import without_dropout
+from oblr.policy.model import TokenScorer
 from oblr.policy.selfcheck import check
 from oblr.types import Completion, Problem, Rollout
 

@@ -30,7 +30,7 @@ from training import composed
 
 from callbacks.observer import Observer
 from oblr.data.ends import end_tokens
-from oblr.policy.model import load_model, load_tokenizer
+from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.types import RolloutBatch, StepReport

@@ -52,7 +52,8 @@ from oblr.losses.gspo import GSPOLoss
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
 from oblr.packing import pack
-from oblr.policy.model import TokenScorer, load_config, load_model, load_tokenizer, weights_digest
+from oblr.policy.loading import load_config, load_model, load_tokenizer, weights_digest
+from oblr.policy.model import TokenScorer
 from oblr.rollout.hf import HFEngine
 from oblr.run.randomness import derived_seed
 from oblr.types import Completion, Moments, Problem, ResponseTokens, Rollout, Sampling

@@ -24,7 +24,8 @@ from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
 from oblr.policy import selfcheck
-from oblr.policy.model import TokenScorer, load_model
+from oblr.policy.loading import load_model
+from oblr.policy.model import TokenScorer
 from oblr.types import Completion, Problem, Rollout
 
 FAMILIES = [(family, tied) for family in ("qwen3", "qwen2") for tied in (True, False)]

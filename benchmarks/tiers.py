@@ -34,7 +34,8 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.gradnorm.kinds import rms_norm_epsilon
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
-from oblr.policy.model import TokenScorer, load_model, load_tokenizer
+from oblr.policy.loading import load_model, load_tokenizer
+from oblr.policy.model import TokenScorer
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.base import Reward, score
 from oblr.rewards.reasoning_gym import ReasoningGymReward

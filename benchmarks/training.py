@@ -25,7 +25,7 @@ from oblr.baselines.base import all_groups
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.commands.launch import register_resolvers
 from oblr.data.ends import end_tokens
-from oblr.policy.model import load_tokenizer
+from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.rollout.engine import Engine
 from oblr.rollout.readback import Block, Part

@@ -13,7 +13,8 @@ from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
 from oblr.policy.adapter import LoRA, adapters
-from oblr.policy.model import TokenScorer, load_config, load_model, load_tokenizer
+from oblr.policy.loading import load_config, load_model, load_tokenizer
+from oblr.policy.model import TokenScorer
 from oblr.run.checkpoint import save, shapes
 
 LENGTHS = [7, 3, 12]

@@ -15,7 +15,7 @@ from test_composition import GROUPS as RUN
 from oblr.checks import check_engine
 from oblr.commands.launch import register_resolvers
 from oblr.errors import SettingError
-from oblr.policy.model import load_config
+from oblr.policy.loading import load_config
 from oblr.settings.check import check_settings
 
 CONF = ROOT / "conf"

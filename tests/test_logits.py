@@ -13,8 +13,9 @@ from transformers import (
 )
 
 from oblr.errors import SettingError
+from oblr.policy.loading import without_dropout
 from oblr.policy.logits import HeadPath, head_path
-from oblr.policy.model import TokenScorer, without_dropout
+from oblr.policy.model import TokenScorer
 from oblr.policy.selfcheck import check
 
 SHAPE = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2}

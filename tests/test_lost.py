@@ -6,7 +6,8 @@ from lost import BASELINES, Judge, Unit, figures_of
 from tiers import pocket, sample
 from torch.nn.utils import parameters_to_vector
 
-from oblr.policy.model import TokenScorer, load_model
+from oblr.policy.loading import load_model
+from oblr.policy.model import TokenScorer
 
 
 @pytest.fixture(scope="module")

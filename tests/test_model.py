@@ -5,7 +5,8 @@ from safetensors.torch import load_file
 
 from oblr.errors import SettingError
 from oblr.packing import pack
-from oblr.policy.model import TokenScorer, load_config, stored_weights, weights_digest
+from oblr.policy.loading import load_config, stored_weights, weights_digest
+from oblr.policy.model import TokenScorer
 
 
 @pytest.mark.parametrize("tied", [True, False])

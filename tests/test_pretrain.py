@@ -2,7 +2,7 @@
 
 from conftest import POCKET, run_script
 
-from oblr.policy.model import load_model, load_tokenizer
+from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.pretraining import CorpusDataset
 
 

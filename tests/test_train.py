@@ -119,7 +119,8 @@ def test_the_run_folder_says_what_the_run_was(demo):
 
 def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     from oblr.packing import pack
-    from oblr.policy.model import TokenScorer, load_model, load_tokenizer
+    from oblr.policy.loading import load_model, load_tokenizer
+    from oblr.policy.model import TokenScorer
     from oblr.rollout.vllm import VLLMEngine
     from oblr.types import Problem, Rollout, Sampling
 

@@ -13,7 +13,7 @@ from oblr.baselines.base import Baseline
 from oblr.errors import SettingError
 from oblr.losses.base import Loss
 from oblr.policy.adapter import LoRA
-from oblr.policy.model import load_config
+from oblr.policy.loading import load_config
 from oblr.run.checkpoint import meta, shapes
 from oblr.run.manifest import by_age, is_complete
 from oblr.schedules.base import Schedule

@@ -6,7 +6,7 @@ from conftest import POCKET
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
-from oblr.policy.model import load_tokenizer
+from oblr.policy.loading import load_tokenizer
 from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
 from oblr.rewards.math import MathReward
 from oblr.types import Completion, Problem, Sampling

@@ -8,7 +8,8 @@ from oblr.data.mixture import Mixture
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.data.shuffled import Shuffled
 from oblr.errors import EngineDiedError, SettingError
-from oblr.policy.model import TokenScorer, load_model, load_tokenizer
+from oblr.policy.loading import load_model, load_tokenizer
+from oblr.policy.model import TokenScorer
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.datamodule import RolloutDataModule

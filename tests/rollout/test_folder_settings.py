@@ -7,7 +7,8 @@ import pytest
 from conftest import POCKET
 from transformers import AutoTokenizer
 
-from oblr.policy.model import TokenScorer, load_model
+from oblr.policy.loading import load_model
+from oblr.policy.model import TokenScorer
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.types import Sampling

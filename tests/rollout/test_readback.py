@@ -9,7 +9,8 @@ from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from oblr.errors import StaleEngineError
 from oblr.packing import pack
-from oblr.policy.model import TokenScorer, load_model, load_tokenizer
+from oblr.policy.loading import load_model, load_tokenizer
+from oblr.policy.model import TokenScorer
 from oblr.rollout import vllm as vllm_engine
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.readback import COLUMNS, ROWS, Block, NotedWeights, Part, from_text, to_text

@@ -8,7 +8,8 @@ from conftest import POCKET, wide
 from test_datamodule import make
 
 from callbacks.evaluation import HeldOutEvaluation
-from oblr.policy.model import TokenScorer, load_model
+from oblr.policy.loading import load_model
+from oblr.policy.model import TokenScorer
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed

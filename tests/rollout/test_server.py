@@ -18,7 +18,8 @@ from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from callbacks.record import read_curves
 from oblr.errors import EngineDiedError, SettingError, StaleEngineError, SyncTimeoutError
-from oblr.policy.model import TokenScorer, load_model, load_tokenizer
+from oblr.policy.loading import load_model, load_tokenizer
+from oblr.policy.model import TokenScorer
 from oblr.rollout.client import Refused
 from oblr.rollout.deadline import deadline
 from oblr.rollout.process import ServerProcess

@@ -12,7 +12,8 @@ from callbacks.rollouts import read_rollouts
 from oblr.data.ends import end_tokens
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.packing import pack
-from oblr.policy.model import TokenScorer, load_model
+from oblr.policy.loading import load_model
+from oblr.policy.model import TokenScorer
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.types import Rollout, Sampling

@@ -22,7 +22,7 @@ from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, longest
 from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, compare, digest, write_table
-from oblr.policy.model import load_config, load_tokenizer, stored_weights, weights_digest
+from oblr.policy.loading import load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.report.evaluations import write_evaluation
 from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose

@@ -31,7 +31,7 @@ from oblr.commands.changed import changed, changes_table, own_settings
 from oblr.commands.launch import RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
 from oblr.data.ends import end_tokens
-from oblr.policy.model import load_tokenizer
+from oblr.policy.loading import load_tokenizer
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
 from oblr.run.places import CODE

@@ -134,7 +134,7 @@ class _Run:
 
 
 def fake_model(run: DryRun, config: PretrainedConfig, dtype: str, attention: str = SDPA) -> PreTrainedModel:
-    """The causal LM without numbers, as :func:`oblr.policy.model.load_model` would load it."""
+    """The causal LM without numbers, as :func:`oblr.policy.loading.load_model` would load it."""
     config = copy.deepcopy(config)
     config.attention_dropout = 0.0
     with run.fake:

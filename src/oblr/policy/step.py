@@ -23,8 +23,9 @@ from oblr.policy.adapter import LoRA
 from oblr.policy.attention import SDPA, VARLEN, choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.judgement import Refusals
+from oblr.policy.loading import load_config, load_model, weights_digest
 from oblr.policy.logged import LogsOnce
-from oblr.policy.model import TokenScorer, load_config, load_model, load_sharded, weights_digest
+from oblr.policy.model import TokenScorer, load_sharded
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
 from oblr.policy.selfcheck import check

@@ -14,7 +14,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from oblr.policy.model import load_model
+from oblr.policy.loading import load_model
 from oblr.rollout.engine import check_fresh
 from oblr.rollout.readback import Block, Part, whole
 from oblr.run.randomness import kept_random_state
