@@ -229,7 +229,7 @@ def kill_chain(reference: Reference, folder: Path, seed: int) -> Chain:
         step = min(saved + rng.randint(1, 2 * setup.every), setup.steps)
         delay = rng.random() * reference.seconds[phase]
         ended = go_on(f"Kill, phase: {phase}, step: {step}, rank: {rank}, seconds: {delay:.4f}")
-        if ended.status == 0:  # each such phase was over sooner
+        if ended.status == 0:  # no such phase was left
             break
         saved = max(map(step_of, by_age(folder / "checkpoints")), default=0)
         chain.kills.append(

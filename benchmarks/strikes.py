@@ -95,15 +95,20 @@ class Strike(Phases):
 
 
 class Kill(Strike):
-    """SIGKILL, so many seconds into the phase; where that has ended by then, in the next such phase."""
+    """SIGKILL, so many seconds into the phase, or when it ends where that is sooner."""
 
     def __init__(self, phase: str, step: int, report: str, seconds: float, rank: int = 0):
         super().__init__(phase, step, report, rank)
         self.delay, self.timer = seconds, threading.Timer(0, self.kill)
 
     def enter(self, phase: str) -> None:
-        self.timer.cancel()
+        if self.timer.is_alive() and not self.struck:
+            self.timer.cancel()
+            self.phase_ends()
         super().enter(phase)
+
+    def phase_ends(self) -> None:
+        self.kill()
 
     def strike(self) -> None:
         self.timer = threading.Timer(self.delay, self.kill)
@@ -118,11 +123,17 @@ class Kill(Strike):
 
 
 class KillServer(Kill):
-    """SIGKILL to the process of the run's own vLLM server that has ``process`` in its command line."""
+    """SIGKILL to the process of the run's own vLLM server that has ``process`` in its command line.
+
+    A rollout that is over sooner has all that it asked for: the next one is struck.
+    """
 
     def __init__(self, phase: str, step: int, report: str, seconds: float, process: str):
         super().__init__(phase, step, report, seconds)
         self.process = process
+
+    def phase_ends(self) -> None:
+        """Nothing happens."""
 
     def victim(self) -> int:
         find = ["pgrep", "-g", str(self.engine.process.process.pid), "-f", self.process]

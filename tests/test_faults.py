@@ -1,10 +1,14 @@
 """The short form of ``benchmarks/faults.py``, which says what is done to the runs."""
 
+import json
+import os
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import warm
 from faults import BOUND, FAULTS, TWO, Reference, Setup, by_age, face, kill_chain, one_line, step_of, train, truncate
+from strikes import Kill
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,6 +31,19 @@ def test_a_killed_run_ends_with_the_same_bits(reference, tmp_path):
     chain = kill_chain(reference, tmp_path / "run", seed=63)
     assert [kill.phase for kill in chain.kills] == ["checkpoint", "rollout"]
     assert chain.same, chain
+
+
+def test_a_kill_comes_when_its_phase_ends_at_the_latest(tmp_path, monkeypatch):
+    """How fast the machine is decides the moment within a phase, and no more."""
+    killed = []
+    monkeypatch.setattr(os, "kill", lambda process, signal: killed.append(json.loads(report.read_text())))
+    report = tmp_path / "report"
+    kill = Kill("rollout", step=2, report=str(report), seconds=600)
+    for epoch in range(3):
+        kill.trainer = SimpleNamespace(current_epoch=epoch)
+        kill.enter("rollout")
+        kill.enter("")
+        assert killed == [{"phase": "rollout", "step": 2}] * (epoch > 0)
 
 
 def test_faults_leave_what_was_there(reference, tmp_path):
