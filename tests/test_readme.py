@@ -174,16 +174,21 @@ def test_the_table_of_what_helps_is_the_measured_one():
         )
 
 
+def interval(name, form=".1f"):
+    """A figure of the contest, with its interval."""
+    figure = results("contest")[name]
+    return f"{figure['value']:{form}} [{figure['low']:{form}}, {figure['high']:{form}}]"
+
+
 def test_the_table_at_100_steps_is_the_measured_one():
     """Every row, and what README and findings say in short of the default schedule."""
     figures = results("contest")
-
-    def interval(name, form=".1f"):
-        figure = figures[name]
-        return f"{figure['value']:{form}} [{figure['low']:{form}}, {figure['high']:{form}}]"
-
     rivals = ("the constant rate's", "cosine's")
-    rows = [name.removesuffix(": η₀") for name in figures if name.endswith(": η₀")]
+    rows = [
+        name.removesuffix(": η₀")
+        for name in figures
+        if name.endswith(("weighted, constant: η₀", "cosine: η₀", "noise: η₀", "noise_linear: η₀"))
+    ]
     assert len(rows) == 16
     for kind in rows:
         task, steps, _, schedule = kind.split(", ")
@@ -217,6 +222,45 @@ def test_the_table_at_100_steps_is_the_measured_one():
     assert "`noise` is {:.3f} there and that of `noise_linear` {:.3f},".format(*rates) in findings
     alone = figures["100 steps, gradient_weighted, noise: tasks on which its late reward is ahead of every rival's"]
     assert (alone["value"], alone["unit"]) == (1, "of 4")
+    costs = sorted(figures[f"{kind}: CPU time"]["value"] for kind in rows if kind.endswith("noise_linear"))
+    assert f"CPU time of the default's runs is {costs[0]:.2f} to {costs[-1]:.2f} of the constant rate's" in findings
+    areas = [interval(f"all tasks, {row}: {area}, over {rivals[0]}") for area in ("area per token", "area")]
+    assert "Per sampled token its area is ahead by {} points, per step by {}.".format(*areas) in findings
+
+
+def test_the_decay_alone_is_as_measured():
+    figures, findings = results("contest"), page("docs/findings.md")
+    for task in ("pocket", "pocket_graded", "pocket_rare"):
+        row = f"{task}, 100 steps, gradient_weighted, linear"
+        cells = [task, f"{figures[f'{row}: η₀']['value']:g}"]
+        for measure in ("late reward", "area"):
+            cells += [interval(f"{row}: {measure}"), interval(f"{row}: {measure}, over noise_linear's", "+.1f")]
+        assert "| " + " | ".join(cells) + " |" in findings
+        assert figures[f"{row}: late reward, over noise_linear's"]["high"] < 0
+        assert (figures[f"{row}: area, over noise_linear's"]["low"] > 0) == (task == "pocket_graded")
+    over_all = interval("all tasks, 100 steps, gradient_weighted, linear: late reward, over noise_linear's")
+    assert f"by late reward: {over_all.replace('-', '−')} points over all" in findings
+
+
+def test_what_a_history_brings_is_as_measured():
+    """The weighted one is ahead by late reward and area and ties by accuracy; the other one ties or is behind."""
+    figures, findings = results("contest"), page("docs/findings.md")
+    names = {
+        "gradient_weighted": "gradient_weighted, constant",
+        "history": "history, constant",
+        "history, uniform weights": "history, constant, baseline.weighted=false",
+    }
+    for title, name in names.items():
+        row = f"pocket, 100 steps, {name}, data.train.size=64"
+        cells = [title, f"{figures[f'{row}: second moment']['value']:.2f}"]
+        for measure in ("late reward", "area", "final accuracy"):
+            over = f"{row}: {measure}, over gradient_weighted's"
+            cells += [interval(f"{row}: {measure}"), interval(over, "+.1f") if over in figures else ""]
+            if over in figures:
+                ahead = title == "history" and measure != "final accuracy"
+                assert (figures[over]["low"] > 0) == ahead
+        assert figures[f"{row}: η₀"]["value"] == 0.01
+        assert "| " + " | ".join(cells) + " |" in findings
 
 
 def test_the_step_beside_trl_is_the_measured_one():
