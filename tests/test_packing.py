@@ -68,7 +68,7 @@ def test_rows_are_short_where_sequences_are_many():
 def plans(sizes, live, budget):
     """The plans of several ranks, each in a thread of its own; ``agree`` blocks until all ranks call it."""
     ranks = len(sizes)
-    barrier, counts, results = threading.Barrier(ranks, timeout=10), [[]] * ranks, [None] * ranks
+    barrier, counts, results = threading.Barrier(ranks, timeout=120), [[]] * ranks, [None] * ranks
 
     def run(rank):
         def agree(own):

@@ -230,7 +230,7 @@ def followed(folder: Path) -> Iterator[str]:
         yield process.stdout.readline().split()[1]
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30) == ("", "")
+        assert process.communicate(timeout=300) == ("", "")
         assert process.returncode == 0
 
 

@@ -13,7 +13,7 @@ from callbacks.record import read_curves
 
 def both(command, cwd, environment):
     new = subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True)
-    return new, warm.run(command, cwd, environment, timeout=60)
+    return new, warm.run(command, cwd, environment, timeout=300)
 
 
 def test_a_program_sees_what_a_new_process_would(tmp_path):

@@ -1,6 +1,7 @@
 """What counts as the same answer: docs/answers.md, spellings written by hand, and properties of any."""
 
 import re
+import time
 from fractions import Fraction
 
 import pytest
@@ -220,15 +221,17 @@ def test_no_change_of_value_scores(mutation):
     assert [pair for pair in changed if same(*pair)] == []
 
 
-@settings(max_examples=300, deadline=1000)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from([*"0123456789+-*/^_!=<>,;.|()[]{}\\%$ xyzne", r"\frac", r"\text{", " or "]), max_size=40)
 )
 def test_any_text_is_read_and_is_itself_alone(pieces):
-    text = "".join(pieces)
+    """And in less than a second of this process's own time: others may keep the machine busy."""
+    text, start = "".join(pieces), time.process_time()
     assert same("424242", text) == (same("424242", text) and "424242" in re.sub(r"[^\d]", "", text))
     if text.strip():
         assert same(text, text)
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("again", ["-", "!", "+-", r"\sqrt ", r"\log ", "2^", "{", "(", "|", "1+", "1,", "x=", "not "])

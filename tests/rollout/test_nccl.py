@@ -154,10 +154,10 @@ def test_a_broadcast_that_fails_ends_the_sync_although_the_server_never_replies(
     start, rest = time.monotonic(), iter(WEIGHTS)
     with pytest.raises(EngineDiedError, match=f"^{server.client.url}: no weights by NCCL: NCCL error: unhandled"):
         engine.sync(rest, 2)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 120  # not until the server answers
     assert engine.weight_version is None
     assert next(rest, None) is None  # other ranks take part in gathering to its end
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while executor_threads() - others and time.monotonic() < deadline:
         time.sleep(0.01)
     assert executor_threads() <= others

@@ -21,14 +21,20 @@ def deadline(seconds: float, error: Exception) -> Iterator[None]:
     example, would not hear of it: `GRACE` later the process ends.
     """
 
-    def expire(number: int, frame: FrameType | None) -> None:
-        raise error
+    armed = True
 
-    handler = signal.signal(signal.SIGALRM, expire)
-    others, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    def expire(number: int, frame: FrameType | None) -> None:
+        if armed:
+            raise error
+
+    handler, (others, _) = signal.signal(signal.SIGALRM, expire), signal.getitimer(signal.ITIMER_REAL)
     last_resort = end_process_after(seconds + GRACE, error)
     try:
-        yield
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+        finally:
+            armed = False  # the error can come as late as here, and what follows is done all the same
     finally:
         last_resort.cancel()
         signal.setitimer(signal.ITIMER_REAL, 0)
