@@ -42,17 +42,17 @@ def test_rates_lie_inside_their_range_and_no_run_is_both_tuned_on_and_counted():
 def test_a_task_with_a_run_missing_is_not_there(tmp_path):
     lines = CONTEST.read_text().splitlines()
     part = PARTS[0]
-    assert complete(part, "pocket", Runs(CONTEST, makes=False))
-    ours = ["schedule=constant", "steps=100", "seed=3"]
-    less = [
-        line for line in lines if not (json.loads(line)["task"] == "pocket" and all(f'"{one}"' in line for one in ours))
-    ]
+    runs = Runs(CONTEST, makes=False)
+    assert complete(part, "pocket", runs)
+    case = Case("pocket", RIVAL, 100)
+    third = list(case.overrides(runs.tuned(case), seed=3))
+    less = [line for line in lines if (json.loads(line)["task"], json.loads(line)["overrides"]) != ("pocket", third)]
     assert len(less) == len(lines) - 1
     (tmp_path / "less.jsonl").write_text("\n".join(less))
     runs = Runs(tmp_path / "less.jsonl", makes=False)
     assert not complete(part, "pocket", runs)
     with pytest.raises(MissingRunError, match="seed=3"):
-        runs.of(Case("pocket", RIVAL, 100), FIVE)
+        runs.of(case, FIVE)
 
 
 def test_a_row_that_the_tuning_leaves_far_behind_goes_no_further(tmp_path):
