@@ -20,7 +20,6 @@ def deadline(seconds: float, error: Exception) -> Iterator[None]:
     Python raises it between two of its own instructions. A block that is stuck inside a library, in a collective for
     example, would not hear of it: `GRACE` later the process ends.
     """
-
     armed = True
 
     def expire(number: int, frame: FrameType | None) -> None:
