@@ -10,7 +10,8 @@ from training import Record
 
 #: Steps over which a curve is a mean.
 WINDOW = 10
-COLOURS = ("0.6", "C0", "C1", "C3")
+#: A schedule's, in every picture.
+COLOURS = {"constant": "0.6", "noise": "C0", "cosine": "C1", "noise_linear": "C3"}
 
 
 def smoothed(curves: Sequence[Sequence[float]]) -> np.ndarray:
@@ -19,11 +20,12 @@ def smoothed(curves: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def draw(tasks: dict[str, dict[str, Sequence[Record]]], path: Path) -> None:
-    """A column for each task, a line for each of its rows: the mean over seeds, and their range."""
+    """A column for each task, a line for each of its schedules: the mean over seeds, and their range."""
     picture = Figure(figsize=(3.4 * len(tasks), 5.4), layout="constrained")
     panels = picture.subplots(2, len(tasks), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 2))
     for (reward, rate), (task, rows) in zip(panels.T, tasks.items(), strict=True):
-        for colour, (name, records) in zip(COLOURS, rows.items(), strict=True):
+        for name, records in rows.items():
+            colour = COLOURS[name]
             missing = 1 - smoothed([record.reward for record in records])
             steps = np.arange(missing.shape[1]) + WINDOW
             reward.plot(steps, missing.mean(0), color=colour, label=name)

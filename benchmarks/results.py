@@ -134,6 +134,8 @@ PARTS = (
     Part("short", (*CLAIMS, *OTHERS, *SCHEDULES, *BASELINES, *LOSSES, *ADAPTIVE), 25, FIVE, SUMS),
     Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
+#: Of which there are pictures.
+DRAWN = ("claims", "long")
 QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), ("pocket",)),)
 
 
@@ -263,7 +265,7 @@ def picture(part: Part, runs: Runs) -> None:
 
 def write_kept(runs: Runs) -> None:
     for part in kept_parts(runs):
-        if part.name in ("claims", "long"):
+        if part.name in DRAWN:
             picture(part, runs)
     write("contest", kept_figures(runs))
 

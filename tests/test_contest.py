@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
@@ -10,15 +11,18 @@ from results import (
     CLAIMS,
     CONTEST,
     DEFAULT,
+    DRAWN,
     FIVE,
     PARTS,
     RIVAL,
     complete,
     kept_figures,
     part_figures,
+    picture,
     points_behind,
     raced,
 )
+from training import Record
 
 
 def test_the_committed_table_is_that_of_the_committed_runs():
@@ -91,3 +95,12 @@ def test_shares_know_of_each_others_runs(tmp_path):
         runs(case, 0.01, 1)
     path.write_text(CONTEST.read_text())
     assert runs(case, 0.01, 1) == Runs(CONTEST, makes=False)(case, 0.01, 1)
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part.name in DRAWN], ids=lambda part: part.name)
+def test_the_claims_are_drawn_whichever_of_them_a_part_has(part, tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr("results.ROOT", tmp_path)
+    record = Record(reward=[0.5] * part.horizon, lr=[0.01] * part.horizon)
+    picture(part, SimpleNamespace(of=lambda case, seeds: [record for _ in seeds]))
+    assert (tmp_path / "docs" / f"contest-{part.horizon}.png").stat().st_size > 10_000
