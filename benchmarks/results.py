@@ -18,8 +18,8 @@ G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equa
   median: they were made on different days, and one beside other work can take ten times what it takes alone.
 
 Runs are kept in ``benchmarks/results/contest.jsonl``; a second call goes on where the first was stopped, and ``--share
-1/2`` and ``--share 2/2`` can run side by side, best with ``OMP_NUM_THREADS=1``: policies this small gain nothing by a
-second thread. ``--kept`` runs nothing: of those tasks of each part that are complete it writes the table into
+1/2`` and ``--share 2/2`` can run side by side, with ``OMP_NUM_THREADS=1`` for a core each; CPU times compare only among
+runs of as many threads. ``--kept`` runs nothing: of those tasks of each part that are complete it writes the table into
 ``contest.json`` and draws the claims' curves into ``docs``. ``--quick``: a miniature with results of its own.
 """
 
