@@ -31,7 +31,7 @@ def draw(tasks: dict[str, dict[str, Sequence[Record]]], path: Path) -> None:
             reward.plot(steps, missing.mean(0), color=colour, label=name)
             reward.fill_between(steps, missing.min(0), missing.max(0), color=colour, alpha=0.15, linewidth=0)
             rate.plot(steps, smoothed([record.lr for record in records]).mean(0), color=colour)
-        reward.set(title=task, yscale="log", ylim=(0.03, 1), yticks=(0.05, 0.1, 0.2, 0.5, 1))
+        reward.set(title=task, yscale="log", ylim=(0.02, 1), yticks=(0.02, 0.05, 0.1, 0.2, 0.5, 1))
         rate.set(xlabel="step", yscale="log", ylim=(3e-4, 0.1), yticks=(0.001, 0.01, 0.1))
         for axis in (reward, rate):
             axis.grid(alpha=0.3)
