@@ -6,7 +6,10 @@ import re
 import pytest
 from again import LOADED, Run, series
 from conftest import PAGES, ROOT
+from contest import Case, Runs
+from contest import late as reward
 from measured import CHANGED, PAGE, digest, revisions, row, script
+from results import CONTEST, COSINE, DEFAULT, FIVE, RIVAL
 
 README = "".join(path.read_text() for path in PAGES)  # and all pages
 
@@ -176,6 +179,7 @@ def test_the_table_of_what_helps_is_the_measured_one():
 
 #: Whom the claims of the contest have to beat.
 RIVALS = ("the constant rate's", "cosine's")
+COSTS = ("CPU time", "CPU time of updates")
 
 
 def interval(name, form=".1f"):
@@ -191,7 +195,7 @@ def claims(steps):
     return [name.removesuffix(": η₀") for name in results("contest") if name.endswith(ends)]
 
 
-@pytest.mark.parametrize("steps", [100])
+@pytest.mark.parametrize("steps", [100, 300])
 def test_every_row_of_a_table_of_claims_is_the_measured_one(steps):
     figures = results("contest")
     section = page("docs/findings.md").split(f"## {steps} steps\n")[1].split("\n## ")[0]
@@ -237,6 +241,35 @@ def test_what_is_said_of_100_steps_is_as_measured():
     assert f"CPU time of the default's runs is {costs[0]:.2f} to {costs[-1]:.2f} of the constant rate's" in findings
     areas = [interval(f"all tasks, {row}: {area}, over {RIVALS[0]}") for area in ("area per token", "area")]
     assert "Per sampled token its area is ahead by {} points, per step by {}.".format(*areas) in findings
+
+
+def test_what_is_said_of_300_steps_is_as_measured():
+    """The default is ahead of both rivals on every task that is complete, in every measure."""
+    figures, findings = results("contest"), page("docs/findings.md").split("## 300 steps\n")[1].split("\n## ")[0]
+    row = "300 steps, gradient_weighted, noise_linear"
+    for measure in ("final accuracy", "best accuracy", "late reward", "area", "area per token"):
+        ahead = figures[f"{row}: tasks on which its {measure} is ahead of every rival's"]
+        assert (ahead["value"], ahead["unit"]) == (2, "of 2")
+    late, final = (
+        [interval(f"all tasks, {row}: {measure}, over {rival}") for rival in RIVALS]
+        for measure in ("late reward", "final accuracy")
+    )
+    assert f"by {late[0]} points of late reward over the constant rate and {late[1]} over cosine" in findings
+    assert "in final accuracy by {} and {}.".format(*final) in findings
+    ours = [kind for kind in claims(300) if kind.endswith("noise_linear")]
+    whole, updates = (sorted(figures[f"{kind}: {cost}"]["value"] for kind in ours) for cost in COSTS)
+    assert f"runs is {whole[0]:.2f} to {whole[-1]:.2f} of the constant rate's" in findings
+    assert f"that of their updates {updates[0]:.2f} to {updates[-1]:.2f}." in findings
+    runs = Runs(CONTEST, makes=False)
+
+    def spread(task, row):
+        rewards = [100 * reward(run) for run in runs.of(Case(task, row, 300), FIVE)]
+        return max(rewards) - min(rewards)
+
+    tasks = [kind.split(", ")[0] for kind in ours]
+    constant = max(spread(task, RIVAL) for task in tasks)
+    falling = max(spread(task, row) for task in tasks for row in (COSINE, DEFAULT))
+    assert f"by up to {constant:.1f} points, that of the rates which fall by {falling:.1f} at most" in findings
 
 
 def test_the_decay_alone_is_as_measured():
