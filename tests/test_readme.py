@@ -261,20 +261,34 @@ def test_what_is_said_of_300_steps_is_as_measured():
     whole, updates = (sorted(figures[f"{kind}: {cost}"]["value"] for kind in ours) for cost in COSTS)
     assert f"runs is {whole[0]:.2f} to {whole[-1]:.2f} of the constant rate's" in findings
     assert f"that of their updates {updates[0]:.2f} to {updates[-1]:.2f}." in findings
-    runs = Runs(CONTEST, makes=False)
+
+
+def test_which_runs_of_300_steps_fell_is_as_measured():
+    runs, findings = Runs(CONTEST, makes=False), page("docs/findings.md").split("## 300 steps\n")[1].split("\n## ")[0]
+    findings = " ".join(findings.split())
+    tasks = {kind.split(", ")[0] for kind in claims(300)}
+
+    def of(task, row):
+        return runs.of(Case(task, row, 300), FIVE)
 
     def spread(task, row):
-        rewards = [100 * reward(run) for run in runs.of(Case(task, row, 300), FIVE)]
+        rewards = [100 * reward(run) for run in of(task, row)]
         return max(rewards) - min(rewards)
 
-    dip = min(min(run.reward[60:]) for run in runs.of(Case("pocket_rare", DEFAULT, 300), FIVE))
-    twice = reward(runs(Case("pocket_rare", DEFAULT, 300), 0.06, 101))
-    assert f"one fell to a reward of {dip:.0%}".replace("%", " %") in findings
-    assert f"twice that rate ended one at {twice:.0%}".replace("%", " %") in findings
-    tasks = [kind.split(", ")[0] for kind in ours]
     constant = max(spread(task, RIVAL) for task in tasks)
     falling = max(spread(task, row) for task in tasks for row in (COSINE, DEFAULT))
     assert f"by up to {constant:.1f} points, that of the rates which fall by {falling:.1f} at most" in findings
+    ours = [run for task in tasks for run in runs.of(Case(task, DEFAULT, 300), (*FIVE, *runs.tuning_seeds))]
+    assert f"Of its {len(ours)} runs from there none broke down" in findings
+    assert min(map(reward, ours)) > 0.95
+    dip, step = min(
+        (found, step) for run in of("pocket_rare", DEFAULT) for step, found in enumerate(run.reward[60:], 60)
+    )
+    twice = reward(runs(Case("pocket_rare", DEFAULT, 300), 0.06, 101))
+    assert f"one fell to a reward of {100 * dip:.0f} % after {step} steps" in findings
+    assert f"twice that rate ended one at {100 * twice:.0f} %." in findings
+    broken, held = sorted(reward(runs(Case("pocket", COSINE, 300), 0.02, seed)) for seed in runs.tuning_seeds)
+    assert broken < 0.1 < 0.9 < held
 
 
 def test_the_decay_alone_is_as_measured():
