@@ -12,8 +12,9 @@ from training import Record, train
 
 from oblr.run.provenance import revision
 
-#: Prompts of a full step. A step of fewer is one of more steps: rows are judged at equal numbers of responses.
-FULL = 16
+#: Prompts of a full step, and responses to each. A smaller step is one of more: rows are judged at equal numbers of
+#: responses.
+FULL, GROUP = 16, 8
 TUNING_SEEDS = (101, 102)
 
 
@@ -23,13 +24,14 @@ class Row:
 
     Attributes:
         rate: where the search for its ``eta0`` begins; None where there is nothing to tune.
-        prompts: N.
+        prompts, group: N and G.
     """
 
     name: str
     overrides: tuple[str, ...]
     rate: float | None = 0.01
     prompts: int = FULL
+    group: int = GROUP
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,12 @@ class Case:
 
     @property
     def steps(self) -> int:
-        return self.horizon * FULL // self.row.prompts
+        return self.horizon * FULL * GROUP // (self.row.prompts * self.row.group)
 
     def overrides(self, rate: float | None, seed: int) -> tuple[str, ...]:
         chosen = () if rate is None else (f"eta0={rate:g}",)
-        size = (f"rollout.prompts_per_step={self.row.prompts}", f"steps={self.steps}")
+        groups = () if self.row.group == GROUP else (f"rollout.group_size={self.row.group}",)
+        size = (f"rollout.prompts_per_step={self.row.prompts}", *groups, f"steps={self.steps}")
         return (*self.row.overrides, *chosen, *size, f"seed={seed}")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/results.py [--share K/N] [--only PART] [--kept] [--quick]
 
 A row of the table is an algorithm; a case is a row on a task over a horizon of 25, 100 or 300 steps of N = 16 prompts ×
-G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equal numbers of responses.
+G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbers of responses.
 
 - **Tuning**: every case's ``eta0`` is tuned on that task and horizon by its late reward, on two seeds that are not used
   again. Rates go by factors of two over a range that grows until the best is inside it.
@@ -15,12 +15,13 @@ G = 8 responses under vLLM. Rows with fewer prompts a step take more steps: equa
   far more samples; area is the mean over all. Each is an interquartile mean over seeds, with a 95 % bootstrap
   interval. Differences to a rival are taken seed by seed. P is the chance that a run beats a run of the rival.
 - **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; of a row's runs it is the
-  median: they were made on different days, and one beside other work can take ten times what it takes alone.
+  median: they were made on different days, and one beside other work can take ten times what it takes alone. Where the
+  two had different numbers of threads, no CPU times are compared.
 
 Runs are kept in ``benchmarks/results/contest.jsonl``; a second call goes on where the first was stopped, and ``--share
-1/2`` and ``--share 2/2`` can run side by side, with ``OMP_NUM_THREADS=1`` for a core each; CPU times compare only among
-runs of as many threads. ``--kept`` runs nothing: of those tasks of each part that are complete it writes the table into
-``contest.json`` and draws the claims' curves into ``docs``. ``--quick``: a miniature with results of its own.
+1/2`` and ``--share 2/2`` can run side by side, with ``OMP_NUM_THREADS=1`` for a core each. ``--kept`` runs nothing: of
+those tasks of each part that are complete it writes the table into ``contest.json`` and draws the claims' curves into
+``docs``. ``--quick``: a miniature with results of its own.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from contest import FULL, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
+from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
 from curves import draw
 from report import ROOT, Estimate, Figure, write
 from training import TASKS, Record
@@ -37,10 +38,17 @@ from oblr.metrics.aggregate import interquartile_mean, probability_of_improvemen
 from oblr.run.progress import shown
 
 
-def row(baseline: str, schedule: str, *overrides: str, rate: float | None = 0.01, prompts: int = FULL) -> Row:
-    size = [] if prompts == FULL else [f"N = {prompts}"]
+def row(
+    baseline: str,
+    schedule: str,
+    *overrides: str,
+    rate: float | None = 0.01,
+    prompts: int = FULL,
+    group: int = GROUP,
+) -> Row:
+    size = [] if (prompts, group) == (FULL, GROUP) else [f"N = {prompts}", f"G = {group}"]
     name = ", ".join([baseline, schedule, *(override.removeprefix("schedule.") for override in overrides), *size])
-    return Row(name, (f"baseline={baseline}", f"schedule={schedule}", *overrides), rate, prompts)
+    return Row(name, (f"baseline={baseline}", f"schedule={schedule}", *overrides), rate, prompts, group)
 
 
 #: Every run that has been made.
@@ -87,6 +95,8 @@ SCHEDULES = (
     row(OURS, "snr", "schedule.floor=0.3", rate=0.03),
     row(OURS, "noise_linear", rate=0.015, prompts=4),
 )
+#: As many responses a step, of more prompts or of fewer.
+SIZES = (row(OURS, "constant", prompts=32, group=4), row(OURS, "constant", prompts=8, group=16))
 BASELINES = tuple(
     row(baseline, "constant")
     for baseline in (
@@ -132,7 +142,7 @@ PARTS = (
     Part("decay", (LINEAR,), 100, FIVE, SHORT, (DEFAULT,)),
     Part("recurring", HISTORIES, 100, FIVE, ("pocket", "pocket_rare"), (FORGETFUL,)),
     Part("others", OTHERS, 100, FIVE, SUMS, (DEFAULT,)),
-    Part("short", (*CLAIMS, *OTHERS, *BASELINES, *SCHEDULES, *ADAPTIVE, *LOSSES), 25, FIVE, SUMS),
+    Part("short", (*CLAIMS, *OTHERS, *BASELINES, *SIZES, *SCHEDULES, *ADAPTIVE, *LOSSES), 25, FIVE, SUMS),
     Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
@@ -182,8 +192,9 @@ def case_figures(
         return median(map(of, records)) / median(map(of, constant))
 
     yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens)), "× rival")
-    yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
-    yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds), "× rival")
+    if len({run.threads for run in (*records, *constant)}) == 1:
+        yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
+        yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds), "× rival")
     if case.row.overrides[0] not in BIASED:  # a biased baseline changes the gradient's length
         moment = sum(run.second_moment for run in records) / sum(run.rloo for run in records)
         yield Figure(f"{case.name}: second moment", moment, "× RLOO on the same rollouts")

@@ -43,6 +43,7 @@ class Record:
         alignment: ``⟨ĝ_t, ĝ_(t−1)⟩`` of every step under SGD; NaN where either is 0, and under other optimizers.
         tokens: responses' tokens, of every step.
         rollout_seconds, update_seconds: CPU time of all rollouts, and of all updates.
+        threads: of this process, by which CPU times differ.
         second_moment, rloo: sums of ``A_i² ρ_i² n_i`` over the steps with norms, with the run's advantages and RLOO's.
     """
 
@@ -55,6 +56,7 @@ class Record:
     tokens: list[int] = field(default_factory=list)
     rollout_seconds: float = 0.0
     update_seconds: float = 0.0
+    threads: int = field(default_factory=torch.get_num_threads)
     second_moment: float = 0.0
     rloo: float = 0.0
 

@@ -23,6 +23,7 @@ NAMES = [
     "lost",
     "models",
     "observers",
+    "overshoot",
     "page",
     "plan",
     "poison",
@@ -42,7 +43,7 @@ NAMES = [
 ]
 NAMES.append("contract")  # make contract, which make bench does not run
 #: What `make test` runs too.
-KEPT = ("bounds", "contract", "second_update")
+KEPT = ("bounds", "contract", "overshoot", "second_update")
 
 
 @pytest.mark.parametrize(
