@@ -408,6 +408,47 @@ def test_what_a_step_loses_is_as_measured():
     assert 0.45 < value[f"{last}{ours}best rate of a single step"] < 0.55  # "half of it"
 
 
+def test_how_far_steps_go_is_as_measured():
+    findings = page("docs/findings.md")
+    cells, value = {}, {}
+    for name, found in results("overshoot").items():
+        kind, phase = name.rsplit(": ", 1)
+        ends = f" [{found['low']:.1f}, {found['high']:.1f}]" if "low" in found else ""
+        cells.setdefault(kind, []).append(f"{found['value']:.1f}{ends}")
+        task, steps, _, schedule, eta0 = kind.split(", ")
+        if steps == "100 steps":
+            twice = schedule == "constant" and not ends
+            value.setdefault((schedule + twice * ", twice", phase), {})[task] = found["value"]
+    section = findings.split("## How far steps go\n")[1].split("\n## ")[0]
+    kinds = [kind for kind in cells if ", 100 steps, " in kind]
+    assert len(kinds) == section.count("\n| pocket") == 16
+    for kind in kinds:
+        task, _, _, schedule, eta0 = kind.split(", ")
+        assert "| " + " | ".join([task, schedule, eta0.removeprefix("η₀ = "), *cells[kind]]) + " |" in section
+    first, half, second = (f"{phase} % of the steps" for phase in ("0 to 10", "20 to 50", "50 to 100"))
+
+    def over(schedule, phase, *without):
+        found = sorted(of for task, of in value[schedule, phase].items() if task not in without)
+        return f"{found[0]:.1f} to {found[-1]:.1f}"
+
+    section, rare = " ".join(section.split()), "pocket_rare"
+    assert f"it is {over('constant', second, rare)} times the best" in section
+    assert f"too short, {over('constant', first, rare)} times" in section
+    twice = over("constant, twice", first, rare)
+    assert f"{twice} times the best, where the tuned one is at {over('constant', first, rare)}:" in section
+    assert f"**The default is at {over('noise_linear', second)} over the second half**" in section
+    assert f"Of its first tenth it makes {over('noise_linear', first)}." in section
+    assert all(
+        of > 1
+        for (schedule, phase), tasks in value.items()
+        for task, of in tasks.items()
+        if phase in (half, second) and task != rare
+    )
+    log = findings.split("## Log")[1]
+    assert f"is {twice} times the best of a single step from the first tenth" in log
+    assert f"it ends at {over('constant', second, rare)}, where steps gain next to nothing" in log
+
+
 def test_what_a_history_takes_off_is_as_measured():
     log = page("docs/findings.md").split("## Log")[1]
     for weights, sentence in (("weighted", "its second moment is {} to {} of"), ("uniform", "have them, {} to {} (")):
