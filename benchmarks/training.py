@@ -64,9 +64,9 @@ class Record:
 class Recorder(HeldOutEvaluation):
     """Fills a record. The norms that some baselines do without are measured inside, so that no cost contains them."""
 
-    def __init__(self, every: int, samples: int):
+    def __init__(self, every: int, samples: int, norms_every: int):
         super().__init__(every, samples)
-        self.record, self.stats = Record(), GradStats(every)
+        self.record, self.stats = Record(), GradStats(norms_every)
         self.last_step: Tensor | None = None
         self.mark = time.process_time()
 
@@ -162,9 +162,13 @@ def engine(experiment: str) -> KeptEngine:
     return KeptEngine(hydra.utils.instantiate(cfg.rollout.engines[cfg.rollout.engine])())
 
 
-def train(overrides: Sequence[str], every: int = 10, samples: int = 2, experiment: str = "pocket") -> Record:
-    """One run, evaluated every so many steps and at its end; norms are known at least then."""
-    recorder = Recorder(every, samples)
+def train(overrides: Sequence[str], experiment: str, every: int, norms_every: int) -> Record:
+    """One run. It is evaluated every so many steps and at its end, two responses to each problem.
+
+    Args:
+        norms_every: steps after which norms are known at least.
+    """
+    recorder = Recorder(every, 2, norms_every)
     observed(overrides, recorder, experiment)
     return recorder.record
 
