@@ -79,13 +79,10 @@ RIVALS = {
     FORGETFUL: "gradient_weighted's",
 }
 RLOO, SNR = row("rloo", "constant"), row(OURS, "snr", rate=0.03)
-#: Asked on sums alone: clipping in place of the noise schedule, the other baseline, and the paper's schedule.
-OTHERS = (
-    row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03),
-    RLOO,
-    row("rloo", "noise_linear", rate=0.03),
-    SNR,
-)
+#: Clipping at the norm of the start, under the default's decay.
+CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
+#: Asked on sums alone: the other baseline, and the paper's schedule.
+OTHERS = (RLOO, row("rloo", "noise_linear", rate=0.03), SNR)
 #: The paper's schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
 #: many steps of a quarter.
 SCHEDULES = (
@@ -142,6 +139,7 @@ SHORT, SUMS = TASKS[:3], TASKS[:1]
 PARTS = (
     Part("claims", CLAIMS, 100, FIVE, rivals=(RIVAL, COSINE)),
     Part("decay", (LINEAR,), 100, FIVE, SHORT, (DEFAULT,)),
+    Part("clipping", (CLIPPED,), 100, FIVE, SHORT, (DEFAULT,)),
     Part("recurring", HISTORIES, 100, FIVE, ("pocket", "pocket_rare"), (FORGETFUL,)),
     Part("others", OTHERS, 100, FIVE, SUMS, (DEFAULT,)),
     Part("short", (*CLAIMS, RLOO, SNR, *BASELINES, *LOSSES, *SIZES, *SCHEDULES, *ADAPTIVE), 25, FIVE, SUMS),
