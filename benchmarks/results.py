@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
-from curves import draw
+from curves import draw, draw_gains
 from report import ROOT, Estimate, Figure, write
 from training import TASKS, Record
 
@@ -55,7 +55,8 @@ def row(
 #: Every run that has been made.
 CONTEST = ROOT / "benchmarks" / "results" / "contest.jsonl"
 DROPPED = 5.0  # points of late reward on the tuning seeds
-BIASED = ("baseline=group_mean_std",)
+#: Whose ``A_i² n_i`` is no second moment of an unbiased gradient: they scale it, or differ from token to token.
+APART = tuple(f"baseline={name}" for name in ("group_mean", "group_mean_std", "otb", "value"))
 OURS = "gradient_weighted"
 RIVAL, COSINE = row(OURS, "constant"), row(OURS, "cosine", rate=0.02)
 DEFAULT = row(OURS, "noise_linear", rate=0.03)
@@ -141,7 +142,7 @@ PARTS = (
     Part("decay", (LINEAR,), 100, FIVE, SHORT, (DEFAULT,)),
     Part("clipping", (CLIPPED,), 100, FIVE, SHORT, (DEFAULT,)),
     Part("recurring", HISTORIES, 100, FIVE, ("pocket", "pocket_rare"), (FORGETFUL,)),
-    Part("others", OTHERS, 100, FIVE, SUMS, (DEFAULT,)),
+    Part("others", OTHERS, 100, FIVE, SUMS, (RIVAL, DEFAULT)),
     Part("short", (*CLAIMS, RLOO, SNR, *BASELINES, *LOSSES, *SIZES, *SCHEDULES, *ADAPTIVE), 25, FIVE, SUMS),
     Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
@@ -170,6 +171,11 @@ def over(records: Sequence[Record], rivals: Sequence[Record], measure: Callable[
     return [100 * (measure(a) - measure(b)) for a, b in zip(records, rivals, strict=True)]
 
 
+def second_moment(records: Sequence[Record]) -> float:
+    """Of a response's gradient, over the one that RLOO would have had on the same rollouts."""
+    return sum(run.second_moment for run in records) / sum(run.rloo for run in records)
+
+
 def case_figures(
     case: Case,
     records: Sequence[Record],
@@ -195,9 +201,8 @@ def case_figures(
     if len({run.threads for run in (*records, *constant)}) == 1:
         yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
         yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds), "× rival")
-    if case.row.overrides[0] not in BIASED:  # a biased baseline changes the gradient's length
-        moment = sum(run.second_moment for run in records) / sum(run.rloo for run in records)
-        yield Figure(f"{case.name}: second moment", moment, "× RLOO on the same rollouts")
+    if case.row.overrides[0] not in APART:
+        yield Figure(f"{case.name}: second moment", second_moment(records), "× RLOO on the same rollouts")
 
 
 def points_behind(case: Case, runs: Runs) -> float:
@@ -275,11 +280,24 @@ def picture(part: Part, runs: Runs) -> None:
     draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
 
 
+def scatter(part: Part, runs: Runs) -> None:
+    """What less variance brings: ``docs/contest-25.png``, of baselines at a constant rate."""
+    points = {}
+    for chosen in (RIVAL, *(one for one in (RLOO, *BASELINES) if one.overrides[0] not in APART)):
+        case = Case(SUMS[0], chosen, part.horizon)
+        records = runs.of(case, part.seeds)
+        gain = over_seeds("", "", over(records, runs.of(replace(case, row=RIVAL), part.seeds), area))
+        points[chosen.name.removesuffix(", constant")] = (second_moment(records), gain)
+    draw_gains(points, ROOT / "docs" / f"contest-{part.horizon}.png")
+
+
 def write_kept(runs: Runs) -> None:
     write("contest", kept_figures(runs))  # first: pictures that differ would count as changes of the code
     for part in kept_parts(runs):
         if part.name in DRAWN:
             picture(part, runs)
+        elif part.name == "short":
+            scatter(part, runs)
 
 
 def main() -> None:
@@ -289,25 +307,24 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true", help="the table of what is there")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    name = "results-quick" if arguments.quick else "results"
-    path = CONTEST.with_name("contest-quick.jsonl") if arguments.quick else CONTEST
     if arguments.quick:
+        path = CONTEST.with_name("contest-quick.jsonl")
         path.unlink(missing_ok=True)
         runs, parts = Runs(path, (101,), ("rollout.prompts_per_step=4", "data.held_out.size=8")), QUICK
     else:
-        runs, parts = Runs(path), [part for part in PARTS if arguments.only in (None, part.name)]
-    if arguments.kept:
-        return write_kept(Runs(CONTEST, makes=False))
+        runs, parts = Runs(CONTEST), [part for part in PARTS if arguments.only in (None, part.name)]
     share, shares = map(int, arguments.share.split("/"))
-    todo = [(part, case) for part in parts for case in list(part.cases())[share - 1 :: shares]]
+    todo = [] if arguments.kept else [(part, case) for part in parts for case in [*part.cases()][share - 1 :: shares]]
     with shown(len(todo), 0, "configurations") as display:
         display.phase("runs")
         for part, case in todo:
             raced(case, part.seeds, runs)
             display.advance(1)
             display.line()
-    if shares == 1 and arguments.only is None:
-        write(name, [figure for part in parts for figure in part_figures(part, runs)])
+    if arguments.quick:
+        write("results-quick", [figure for part in parts for figure in part_figures(part, runs)])
+    elif arguments.kept or (shares == 1 and arguments.only is None):
+        write_kept(Runs(CONTEST, makes=False))
 
 
 if __name__ == "__main__":
