@@ -72,12 +72,20 @@ HISTORIES = (
     row("history", "constant", RECURRING),
     row("history", "constant", "baseline.weighted=false", RECURRING),
 )
+#: AdamW, whose steps are of one length for each number.
+ADAMW = row(OURS, "constant", "optimizer=adamw", rate=1.25e-4)
+ADAMS = (
+    ADAMW,
+    row(OURS, "cosine", "optimizer=adamw", rate=2.5e-4),
+    row(OURS, "noise_linear", "optimizer=adamw", rate=2.5e-4),
+)
 #: What every row is compared with.
 RIVALS = {
     RIVAL: "the constant rate's",
     COSINE: "cosine's",
     DEFAULT: "noise_linear's",
     FORGETFUL: "gradient_weighted's",
+    ADAMW: "AdamW's",
 }
 RLOO, SNR = row("rloo", "constant"), row(OURS, "snr", rate=0.03)
 #: Clipping at the norm of the start, under the default's decay.
@@ -106,7 +114,7 @@ BASELINES = tuple(
 )
 LOSSES = (row("group_mean", "constant", "loss=gepo"), row("group_mean_std", "constant", "loss=capo"))
 ADAPTIVE = (
-    row(OURS, "constant", "optimizer=adamw", rate=5e-4),
+    ADAMW,
     row(OURS, "snr", "optimizer=adamw", rate=1e-3),
     row(OURS, "noise", "optimizer=adamw", rate=1e-3),
     row(OURS, "noise", "schedule.power=0.5", "optimizer=adamw", rate=1e-3),
@@ -140,6 +148,7 @@ SHORT, SUMS = TASKS[:3], TASKS[:1]
 PARTS = (
     Part("claims", CLAIMS, 100, FIVE, rivals=(RIVAL, COSINE)),
     Part("decay", (LINEAR,), 100, FIVE, SHORT, (DEFAULT,)),
+    Part("adamw", ADAMS, 100, FIVE, SUMS, (ADAMW, DEFAULT)),
     Part("clipping", (CLIPPED,), 100, FIVE, SHORT, (DEFAULT,)),
     Part("recurring", HISTORIES, 100, FIVE, ("pocket", "pocket_rare"), (FORGETFUL,)),
     Part("others", OTHERS, 100, FIVE, SUMS, (RIVAL, DEFAULT)),
