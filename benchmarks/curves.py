@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from report import Estimate
 from training import Record
 
 #: Steps over which a curve is a mean.
@@ -42,18 +41,4 @@ def draw(tasks: dict[str, dict[str, Sequence[Record]]], path: Path) -> None:
     panels[1, 0].set_ylabel("learning rate")
     panels[1, 0].yaxis.set_major_formatter("{x:g}")
     panels[0, 0].legend(fontsize="small")
-    picture.savefig(path, dpi=110)
-
-
-def draw_gains(points: dict[str, tuple[float, Estimate]], path: Path) -> None:
-    """What rows gain, by their second moment; a name at each."""
-    picture = Figure(figsize=(7, 4.2), layout="constrained")
-    axis = picture.subplots()
-    for name, (moment, gain) in points.items():
-        ends = [[gain.value - gain.low], [gain.high - gain.value]]
-        axis.errorbar(moment, gain.value, ends, fmt="o", color="C3" if name == "gradient_weighted" else "0.4")
-        axis.annotate(name, (moment, gain.value), (6, 4), textcoords="offset points", fontsize="small")
-    axis.set(xscale="log", xlabel="second moment of a response's gradient, × RLOO", ylabel="area, points over")
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.grid(alpha=0.3)
     picture.savefig(path, dpi=110)

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
-from curves import draw, draw_gains
+from curves import draw
 from report import ROOT, Estimate, Figure, write
 from training import TASKS, Record
 
@@ -152,7 +152,14 @@ PARTS = (
     Part("clipping", (CLIPPED,), 100, FIVE, SHORT, (DEFAULT,)),
     Part("recurring", HISTORIES, 100, FIVE, ("pocket", "pocket_rare"), (FORGETFUL,)),
     Part("others", OTHERS, 100, FIVE, SUMS, (RIVAL, DEFAULT)),
-    Part("short", (*CLAIMS, RLOO, SNR, *BASELINES, *LOSSES, *SIZES, *SCHEDULES, *ADAPTIVE), 25, FIVE, SUMS),
+    Part(
+        "short",
+        (*CLAIMS, RLOO, SNR, *BASELINES, *LOSSES, *SIZES, *SCHEDULES, *ADAPTIVE),
+        25,
+        FIVE,
+        SUMS,
+        (RIVAL, DEFAULT),
+    ),
     Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
@@ -178,11 +185,6 @@ MEASURES: dict[str, Callable[[Record], float]] = {
 def over(records: Sequence[Record], rivals: Sequence[Record], measure: Callable[[Record], float]) -> list[float]:
     """Points by which runs are ahead of a rival's, seed by seed."""
     return [100 * (measure(a) - measure(b)) for a, b in zip(records, rivals, strict=True)]
-
-
-def second_moment(records: Sequence[Record]) -> float:
-    """Of a response's gradient, over the one that RLOO would have had on the same rollouts."""
-    return sum(run.second_moment for run in records) / sum(run.rloo for run in records)
 
 
 def case_figures(
@@ -211,7 +213,8 @@ def case_figures(
         yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
         yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds), "× rival")
     if case.row.overrides[0] not in APART:
-        yield Figure(f"{case.name}: second moment", second_moment(records), "× RLOO on the same rollouts")
+        moment = sum(run.second_moment for run in records) / sum(run.rloo for run in records)
+        yield Figure(f"{case.name}: second moment", moment, "× RLOO on the same rollouts")
 
 
 def points_behind(case: Case, runs: Runs) -> float:
@@ -289,24 +292,11 @@ def picture(part: Part, runs: Runs) -> None:
     draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
 
 
-def scatter(part: Part, runs: Runs) -> None:
-    """What less variance brings: ``docs/contest-25.png``, of baselines at a constant rate."""
-    points = {}
-    for chosen in (RIVAL, *(one for one in (RLOO, *BASELINES) if one.overrides[0] not in APART)):
-        case = Case(SUMS[0], chosen, part.horizon)
-        records = runs.of(case, part.seeds)
-        gain = over_seeds("", "", over(records, runs.of(replace(case, row=RIVAL), part.seeds), area))
-        points[chosen.name.removesuffix(", constant")] = (second_moment(records), gain)
-    draw_gains(points, ROOT / "docs" / f"contest-{part.horizon}.png")
-
-
 def write_kept(runs: Runs) -> None:
     write("contest", kept_figures(runs))  # first: pictures that differ would count as changes of the code
     for part in kept_parts(runs):
         if part.name in DRAWN:
             picture(part, runs)
-        elif part.name == "short":
-            scatter(part, runs)
 
 
 def main() -> None:

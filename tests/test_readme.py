@@ -9,7 +9,7 @@ from conftest import PAGES, ROOT
 from contest import Case, Runs
 from contest import late as reward
 from measured import CHANGED, PAGE, digest, revisions, row, script
-from results import CONTEST, COSINE, DEFAULT, FIVE, RIVAL
+from results import ADAMW, CONTEST, COSINE, DEFAULT, FIVE, RIVAL
 
 README = "".join(path.read_text() for path in PAGES)  # and all pages
 
@@ -157,16 +157,8 @@ def test_what_tiers_keep_is_said_as_measured():
     assert "they keep {} to {} % of what".format(*scales) in page("docs/findings.md")
 
 
-def test_the_table_of_what_helps_is_the_measured_one():
-    """Every row's area under the curve, with its interval, and what the text says of it."""
+def test_how_much_the_snr_brakes_is_as_measured():
     figures = results("results")
-    rows = {name.removesuffix(": area under the curve") for name in figures if name.endswith(": area under the curve")}
-    assert len(rows) == 14
-    for kind in rows:
-        (line,) = (line for line in README.splitlines() if line.startswith(f"| {kind} |"))
-        for name, form in (("area under the curve", ".1f"), ("area under the curve, over RLOO's", "+.1f")):
-            area = figures[f"{kind}: {name}"]
-            assert f"| {area['value']:{form}} [{area['low']:{form}}, {area['high']:{form}}] |" in line
     for n in (16, 64, 128):
         factors = [figures[f"N = {n}: factor, {estimator}"] for estimator in ("plug_in", "debiased", "ema")]
         assert (
@@ -180,6 +172,7 @@ def test_the_table_of_what_helps_is_the_measured_one():
 #: Whom the claims of the contest have to beat.
 RIVALS = ("the constant rate's", "cosine's")
 COSTS = ("CPU time", "CPU time of updates")
+PLAIN = ("second moment", "CPU time of updates")
 
 
 def interval(name, form=".1f"):
@@ -303,6 +296,80 @@ def test_the_decay_alone_is_as_measured():
         assert (figures[f"{row}: area, over noise_linear's"]["low"] > 0) == (task == "pocket_graded")
     over_all = interval("all tasks, 100 steps, gradient_weighted, linear: late reward, over noise_linear's")
     assert f"by late reward: {over_all.replace('-', '−')} points over all" in findings
+
+
+AT_25 = "pocket, 25 steps, "
+
+
+def test_every_row_of_25_steps_is_the_measured_one():
+    figures, section = results("contest"), page("docs/findings.md").split("## 25 steps\n")[1].split("\n## ")[0]
+    kinds = [name.removesuffix(": η₀") for name in figures if name.startswith(AT_25) and name.endswith(": η₀")]
+    table = section.split("|---|\n")[1].split("\n<!-- end")[0]
+    assert len(kinds) == table.count("\n") + 1 == 30
+    for kind in kinds:
+        over = [f"{kind}: late reward, over {rival}" for rival in ("the constant rate's", "noise_linear's")]
+        plain = [f"{figures[name]['value']:.2f}" if (name := f"{kind}: {what}") in figures else "" for what in PLAIN]
+        cells = [
+            *(kind.removeprefix(AT_25), f"{figures[f'{kind}: η₀']['value']:g}"),
+            *(interval(f"{kind}: {name}") for name in ("final accuracy", "late reward")),
+            *(interval(name, "+.1f") if name in figures else "" for name in over),
+            interval(f"{kind}: area"),
+            *plain,
+        ]
+        assert "| " + " | ".join(cells) + " |" in table
+
+
+def test_what_is_said_of_25_steps_is_as_measured():
+    figures, findings = results("contest"), page("docs/findings.md").split("## 25 steps\n")[1].split("\n## ")[0]
+    findings = " ".join(findings.split())
+
+    def over(kind, measure="area", rival="the constant rate's"):
+        figure = figures[f"{AT_25}{kind}: {measure}, over {rival}"]
+        return figure["value"], figure["low"], figure["high"]
+
+    moments = {
+        name.removeprefix(AT_25).removesuffix(", constant: second moment"): figure["value"]
+        for name, figure in figures.items()
+        if name.startswith(AT_25) and name.endswith(", constant: second moment")
+    }
+    small, near = ([name for name, m in moments.items() if least < m < most] for least, most in ((0, 0.5), (0.9, 1.1)))
+    assert sorted(small) == ["adaptive", "gradient_weighted", "none"]
+    assert sorted(near) == ["batch_mean", "opo", "rloo", "shrinkage"]
+    assert moments.keys() == {*small, *near, "remax"}
+    values = sorted(moments[name] for name in small)
+    assert f"Baselines at {values[0]:.2f} to {values[-1]:.2f} of RLOO's tie" in findings
+    for name in {*small} - {"gradient_weighted"}:
+        value, low, high = over(f"{name}, constant")
+        assert low < 0 < high
+    behind = sorted(-over(f"{name}, constant")[0] for name in near)
+    assert all(over(f"{name}, constant")[2] < 0 for name in near)
+    remax = -over("remax, constant")[0]
+    assert f"are {behind[0]:.1f} to {behind[-1]:.1f} points of area behind" in findings
+    assert f"with twice of it, {remax:.1f}." in findings
+    assert 1.9 < moments["remax"] < 2.1
+    value, low, high = over("rloo, constant")
+    cost = 1 / figures[f"{AT_25}rloo, constant: CPU time of updates"]["value"]
+    assert f"by {-value:.1f} [{-high:.1f}, {-low:.1f}] points of area;" in findings
+    assert f"Its updates take {cost:.2f} times the CPU time." in findings
+    value, low, high = over("rloo, constant", "late reward")
+    assert low < 0 == round(abs(high), 1)
+    dropped = figures[f"{AT_25}group_mean_std, constant, loss=capo: dropped, behind the constant rate by"]["value"]
+    assert f"CAPO was dropped at {dropped:.1f} points behind" in findings
+    gepo = over("group_mean, constant, loss=gepo")
+    assert "own loss is {:.1f} [{:.1f}, {:.1f}] points of area ahead".format(*gepo) in findings
+    snr = over("gradient_weighted, snr", "late reward")
+    assert "ahead of the constant rate by {:.1f} [{:.1f}, {:.1f}] points".format(*snr) in findings
+    fewer = "gradient_weighted, noise_linear, N = 4, G = 8"
+    gain, cost = over(fewer, "area", "noise_linear's"), figures[f"{AT_25}{fewer}: CPU time"]["value"]
+    assert "of itself by {:.1f} [{:.1f}, {:.1f}] points of area, for {:.2f} times".format(*gain, cost) in findings
+    for size in ("N = 32, G = 4", "N = 8, G = 16"):
+        _, low, high = over(f"gradient_weighted, constant, {size}", "late reward")
+        assert low < 0 < high
+    _, low, high = over("gradient_weighted, constant, optimizer=adamw", "late reward", "noise_linear's")
+    assert low < 0 < high
+    runs = Runs(CONTEST, makes=False)
+    ends = sorted(reward(runs(Case("pocket", ADAMW, 25), 5e-4, seed)) for seed in runs.tuning_seeds)
+    assert "runs end at {:.0f} and {:.0f} % late reward".format(*(100 * end for end in ends)) in findings
 
 
 def test_what_a_history_brings_is_as_measured():
@@ -485,6 +552,9 @@ def test_the_suite_takes_and_passes_what_its_runs_say():
     assert f"mean load of {LOADED} or more; the last {in_a_row} passed in a row" in text
 
 
+GRADIENT_WEIGHTED, SIXTEEN = "baseline=gradient_weighted", "rollout.prompts_per_step=16"
+
+
 def test_what_was_dropped_early_was_behind():
     runs = [json.loads(line) for line in (ROOT / "benchmarks" / "results" / "contest.jsonl").read_text().splitlines()]
     reached = {
@@ -492,8 +562,16 @@ def test_what_was_dropped_early_was_behind():
             seed: 100 * sum(run["record"]["reward"][-25:]) / 25
             for run in runs
             for seed in (1, 2, 101, 102)
-            if {f"schedule={schedule}", f"eta0={eta0}", f"seed={seed}", "steps=100"} < {*run["overrides"]}
-            and run["task"] == "pocket"
+            if (run["task"], *run["overrides"])
+            == (
+                "pocket",
+                GRADIENT_WEIGHTED,
+                f"schedule={schedule}",
+                f"eta0={eta0}",
+                SIXTEEN,
+                "steps=100",
+                f"seed={seed}",
+            )
         }
         for schedule, eta0 in (("snr_linear", 0.04), ("noise_linear", 0.03))
     }
