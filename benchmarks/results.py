@@ -79,6 +79,7 @@ ADAMS = (
     row(OURS, "cosine", "optimizer=adamw", rate=2.5e-4),
     row(OURS, "noise_linear", "optimizer=adamw", rate=2.5e-4),
 )
+RLOO, SNR = row("rloo", "constant"), row(OURS, "snr", rate=0.03)
 #: What every row is compared with.
 RIVALS = {
     RIVAL: "the constant rate's",
@@ -86,8 +87,8 @@ RIVALS = {
     DEFAULT: "noise_linear's",
     FORGETFUL: "gradient_weighted's",
     ADAMW: "AdamW's",
+    RLOO: "RLOO's",
 }
-RLOO, SNR = row("rloo", "constant"), row(OURS, "snr", rate=0.03)
 #: Clipping at the norm of the start, under the default's decay.
 CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
 #: Asked on sums alone: the other baseline, and the paper's schedule.
@@ -158,7 +159,7 @@ PARTS = (
         25,
         FIVE,
         SUMS,
-        (RIVAL, DEFAULT),
+        (RIVAL, DEFAULT, RLOO),
     ),
     Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
@@ -246,7 +247,7 @@ def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
             for rival, theirs in rivals.items():
                 of_row = gaps.setdefault((case.row.name, name), {}).setdefault(rival, [])
                 of_row.append(over(records, theirs, measure))
-    for (name, measured), of_rivals in gaps.items():
+    for (name, measured), of_rivals in gaps.items() if len(part.tasks) > 1 else ():
         for rival, strata in of_rivals.items():
             if len(strata) == len(part.tasks):
                 gap, low, high = stratified_mean(strata)

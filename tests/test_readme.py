@@ -355,8 +355,13 @@ def test_what_is_said_of_25_steps_is_as_measured():
     assert low < 0 == round(abs(high), 1)
     dropped = figures[f"{AT_25}group_mean_std, constant, loss=capo: dropped, behind the constant rate by"]["value"]
     assert f"CAPO was dropped at {dropped:.1f} points behind" in findings
-    gepo = over("group_mean, constant, loss=gepo")
-    assert "own loss is {:.1f} [{:.1f}, {:.1f}] points of area ahead".format(*gepo) in findings
+    gepo = over("group_mean, constant, loss=gepo", rival="RLOO's")
+    assert "own loss GEPO is {:.1f} [{:.1f}, {:.1f}] points of area ahead of RLOO".format(*gepo) in findings
+    for kind in ("opo, constant", "group_mean_std, constant"):
+        _, low, high = over(kind, "late reward", "RLOO's")
+        assert low < 0 < high
+    value, low, high = over("group_mean_std, constant", rival="RLOO's")
+    assert f"and is {-value:.1f} [{-high:.1f}, {-low:.1f}] points of area behind it" in findings
     snr = over("gradient_weighted, snr", "late reward")
     assert "ahead of the constant rate by {:.1f} [{:.1f}, {:.1f}] points".format(*snr) in findings
     fewer = "gradient_weighted, noise_linear, N = 4, G = 8"
@@ -370,6 +375,47 @@ def test_what_is_said_of_25_steps_is_as_measured():
     runs = Runs(CONTEST, makes=False)
     ends = sorted(reward(runs(Case("pocket", ADAMW, 25), 5e-4, seed)) for seed in runs.tuning_seeds)
     assert "runs end at {:.0f} and {:.0f} % late reward".format(*(100 * end for end in ends)) in findings
+
+
+def test_other_rivals_are_as_measured():
+    figures, section = results("contest"), page("docs/findings.md").split("## Other rivals\n")[1].split("\n## ")[0]
+    start, ours = "pocket, 100 steps, ", "gradient_weighted, "
+    kinds = [
+        *(f"{ours}{schedule}" for schedule in ("noise_linear", "noise_linear, schedule.power=0.5")),
+        *(f"{ours}{schedule}, optimizer=adamw" for schedule in ("constant", "cosine", "noise_linear")),
+        *("rloo, constant", "rloo, noise_linear", f"{ours}snr"),
+    ]
+    assert section.count(" | ") == 6 * (len(kinds) + 1)
+    for kind in kinds:
+        cells = [kind, f"{figures[f'{start}{kind}: η₀']['value']:g}", interval(f"{start}{kind}: final accuracy")]
+        for measure in ("late reward", "area"):
+            over = f"{start}{kind}: {measure}, over noise_linear's"
+            cells += [interval(f"{start}{kind}: {measure}"), interval(over, "+.1f") if over in figures else ""]
+        assert "| " + " | ".join(cells) + " |" in section
+
+    def over(kind, measure="late reward", rival="noise_linear's"):
+        figure = figures[f"{start}{kind}: {measure}, over {rival}"]
+        return figure["value"], figure["low"], figure["high"]
+
+    def behind(*of):
+        value, low, high = over(*of)
+        return f"{-value:.1f} [{'−' * (high > 0)}{abs(high):.1f}, {-low:.1f}]"
+
+    measures = ("final accuracy", "late reward", "area")
+    assert all(low < 0 < high for _, low, high in (over(kinds[1], measure) for measure in measures))
+    cosine = [over(kinds[3], measure) for measure in measures]
+    assert cosine[1][1] < 0 < cosine[1][2]
+    assert cosine[0][2] < 0 > cosine[2][2]
+    section = " ".join(section.split())
+    ahead = [over(kind, "late reward", "AdamW's") for kind in (kinds[4], kinds[3])]
+    ahead = ["{:.1f} [{:.1f}, {:.1f}]".format(*of) for of in ahead]
+    assert f"constant rate by {ahead[0]} points of late reward, cosine by {ahead[1]}." in section
+    assert all(low < 0 < high for _, low, high in (over(kinds[4], measure) for measure in measures))
+    assert f"the default is {behind(kinds[6])} points of late reward behind" in section
+    assert f"is {behind(kinds[5], 'late reward', RIVALS[0])} behind that baseline at one" in section
+    assert f"**, by {behind(kinds[7])} points of late reward" in section
+    _, low, high = over(kinds[7], "late reward", RIVALS[0])
+    assert low < 0 < high
 
 
 def test_what_a_history_brings_is_as_measured():
@@ -670,18 +716,21 @@ def test_what_becomes_of_models_is_as_measured():
 
 
 def test_what_helps_in_short_is_as_measured():
-    values = {name: figure["value"] for name, figure in results("results").items()}
-    first, findings = (page("README.md"), page("docs/findings.md"))
-    constant, snr = (
-        values[f"gradient_weighted, {rate}: area under the curve, over RLOO's"] for rate in ("constant", "snr")
-    )
-    assert f"by {constant:+.1f} points of area at a constant rate, {snr:+.1f} under the SNR schedule" in first
-    assert (
-        f"by {constant:.1f} points of area under the accuracy curve at a constant rate and {snr:.1f} under" in findings
-    )
-    least, most = sorted(values[f"gradient_weighted, {rate}: cost of the updates"] for rate in ("constant", "snr"))
-    for text in (first, findings):
-        assert f"{least:.1f} to {most:.1f} times the CPU time" in text
+    figures, sums = results("contest"), "pocket, 100 steps, "
+    area = figures[f"{AT_25}gradient_weighted, constant: area, over RLOO's"]
+    reward = figures[f"{sums}rloo, noise_linear: late reward, over noise_linear's"]
+    assert area["low"] > 0 > reward["high"]
+    cost = 1 / figures[f"{AT_25}rloo, constant: CPU time of updates"]["value"]
+    for text in (page("README.md"), page("docs/findings.md").split("## 100 steps\n")[0]):
+        assert f"by {area['value']:.1f} points of area at 25 steps and {-reward['value']:.1f} of reward under" in text
+        assert f"{cost:.2f} times " in text
+    for tied in ("noise_linear, schedule.power=0.5", "cosine, optimizer=adamw"):
+        found = figures[f"{sums}gradient_weighted, {tied}: late reward, over noise_linear's"]
+        assert found["low"] < 0 < found["high"]
+    snr = "gradient_weighted, snr: late reward, over the constant rate's"
+    assert figures[AT_25 + snr]["low"] > 0 > figures[sums + snr]["low"]
+    for kind in ("none", "opo", "group_mean_std"):
+        assert figures[f"{AT_25}{kind}, constant: late reward, over RLOO's"]["high"] > 0
 
 
 def test_the_cost_in_short_is_as_measured():
