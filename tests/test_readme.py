@@ -403,6 +403,12 @@ def test_other_rivals_are_as_measured():
 
     measures = ("final accuracy", "late reward", "area")
     assert all(low < 0 < high for _, low, high in (over(kinds[1], measure) for measure in measures))
+    rare = f"pocket_rare, 100 steps, {kinds[1]}"
+    on_rare = {measure: figures[f"{rare}: {measure}, over noise_linear's"] for measure in measures}
+    final, late, area = ([figure[end] for end in ("value", "low", "high")] for figure in on_rare.values())
+    assert f"late reward, +{late[0]:.1f} [−{-late[1]:.1f}, {late[2]:.1f}] points, and final accuracy" in section
+    assert final[1] < 0 < final[2]
+    assert f"its area is\n  {-area[0]:.1f} [{-area[2]:.1f}, {-area[1]:.1f}] behind." in section
     cosine = [over(kinds[3], measure) for measure in measures]
     assert cosine[1][1] < 0 < cosine[1][2]
     assert cosine[0][2] < 0 > cosine[2][2]
