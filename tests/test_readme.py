@@ -372,6 +372,14 @@ def test_what_is_said_of_25_steps_is_as_measured():
         assert low < 0 < high
     _, low, high = over("gradient_weighted, constant, optimizer=adamw", "late reward", "noise_linear's")
     assert low < 0 < high
+    plain, *others = (
+        [
+            figures[f"{AT_25}gradient_weighted, {schedule}, optimizer=adamw: {of}"]["value"]
+            for of in ("late reward", "area")
+        ]
+        for schedule in ("constant", "snr", "noise")
+    )
+    assert all(late < plain[0] and area > plain[1] for late, area in others)
     runs = Runs(CONTEST, makes=False)
     ends = sorted(reward(runs(Case("pocket", ADAMW, 25), 5e-4, seed)) for seed in runs.tuning_seeds)
     assert "runs end at {:.0f} and {:.0f} % late reward".format(*(100 * end for end in ends)) in findings
