@@ -6,7 +6,8 @@ A step goes from ``θ`` to ``θ' = θ + η ĝ``. Along it the reward's slope is 
 ``‖∇J‖²``, and ``⟨∇J(θ'), ĝ⟩`` at its end, of which the next step's gradient, from new responses, gives an unbiased
 estimate ``⟨ĝ', ĝ⟩``. Where the slope falls in a straight line, a step of the best rate ends where it is zero, so that a
 rate is ``1 − ⟨ĝ', ĝ⟩/‖∇J‖²`` times the best one: 1 is the best of a single step, 2 gains nothing at all, and what is
-beyond loses. (``−⟨ĝ', ĝ⟩`` is the hypergradient of arXiv 1703.04782.)
+beyond loses; at a share ``r`` a step gains ``r (2 − r)`` of what the best would. Where η depends on ĝ itself, as the
+noise schedule's does, all this holds only about. (``−⟨ĝ', ĝ⟩`` is the hypergradient of arXiv 1703.04782.)
 
 Each figure is a ratio of sums over a part of the steps, with ``‖∇J‖²`` free of the noise of N prompts. Runs are those
 of ``benchmarks/results.py``; intervals are 95 %, from resampled runs. A rate that only the tuning has run, on one seed

@@ -8,7 +8,7 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
 - **Tuning**: every case's ``eta0`` is tuned on that task and horizon by its late reward, on two seeds that are not used
   again. Rates go by factors of two over a range that grows until the best is inside it.
 - **Racing**: at 25 steps all rows are run, on sums; at 100 those that a claim needs, on all tasks, and some others on
-  sums; at 300 the claims alone, without the task of long responses, which takes twice the time. Another row that the
+  fewer; at 300 the claims alone, without the task of long responses, which takes twice the time. Another row that the
   tuning leaves more than five points of late reward behind the constant rate goes no further on that task.
 - **Accuracy** is sampled, on 256 held-out problems; final is after the last step, best the highest of the quarters'
   ends, or of start and end over 25 steps. Training problems are never the same either: late reward is their mean over
@@ -114,6 +114,7 @@ BASELINES = tuple(
     )
 )
 LOSSES = (row("group_mean", "constant", "loss=gepo"), row("group_mean_std", "constant", "loss=capo"))
+#: AdamW over 25 steps.
 ADAPTIVE = (
     ADAMW,
     row(OURS, "snr", "optimizer=adamw", rate=1e-3),

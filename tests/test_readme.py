@@ -387,6 +387,7 @@ def test_what_is_said_of_25_steps_is_as_measured():
 
 def test_other_rivals_are_as_measured():
     figures, section = results("contest"), page("docs/findings.md").split("## Other rivals\n")[1].split("\n## ")[0]
+    text = " ".join(section.split())
     start, ours = "pocket, 100 steps, ", "gradient_weighted, "
     kinds = [
         *(f"{ours}{schedule}" for schedule in ("noise_linear", "noise_linear, schedule.power=0.5")),
@@ -414,20 +415,19 @@ def test_other_rivals_are_as_measured():
     rare = f"pocket_rare, 100 steps, {kinds[1]}"
     on_rare = {measure: figures[f"{rare}: {measure}, over noise_linear's"] for measure in measures}
     final, late, area = ([figure[end] for end in ("value", "low", "high")] for figure in on_rare.values())
-    assert f"late reward, +{late[0]:.1f} [−{-late[1]:.1f}, {late[2]:.1f}] points, and final accuracy" in section
+    assert f"late reward, +{late[0]:.1f} [−{-late[1]:.1f}, {late[2]:.1f}] points, and final accuracy" in text
     assert final[1] < 0 < final[2]
-    assert f"its area is\n  {-area[0]:.1f} [{-area[2]:.1f}, {-area[1]:.1f}] behind." in section
+    assert f"its area is {-area[0]:.1f} [{-area[2]:.1f}, {-area[1]:.1f}] behind." in text
     cosine = [over(kinds[3], measure) for measure in measures]
     assert cosine[1][1] < 0 < cosine[1][2]
     assert cosine[0][2] < 0 > cosine[2][2]
-    section = " ".join(section.split())
     ahead = [over(kind, "late reward", "AdamW's") for kind in (kinds[4], kinds[3])]
     ahead = ["{:.1f} [{:.1f}, {:.1f}]".format(*of) for of in ahead]
-    assert f"constant rate by {ahead[0]} points of late reward, cosine by {ahead[1]}." in section
+    assert f"constant rate by {ahead[0]} points of late reward, cosine by {ahead[1]}." in text
     assert all(low < 0 < high for _, low, high in (over(kinds[4], measure) for measure in measures))
-    assert f"the default is {behind(kinds[6])} points of late reward behind" in section
-    assert f"is {behind(kinds[5], 'late reward', RIVALS[0])} behind that baseline at one" in section
-    assert f"**, by {behind(kinds[7])} points of late reward" in section
+    assert f"the default is {behind(kinds[6])} points of late reward behind" in text
+    assert f"is {behind(kinds[5], 'late reward', RIVALS[0])} behind that baseline at one" in text
+    assert f"**, by {behind(kinds[7])} points of late reward" in text
     _, low, high = over(kinds[7], "late reward", RIVALS[0])
     assert low < 0 < high
 
@@ -561,10 +561,13 @@ def test_how_far_steps_go_is_as_measured():
     section, rare = " ".join(section.split()), "pocket_rare"
     assert f"it is {over('constant', second, rare)} times the best" in section
     assert f"too short, {over('constant', first, rare)} times" in section
+    left = [f"{r * (2 - r):.1f}" for r in map(float, over("constant", second, rare).split(" to "))]
+    gain = "gain {} to {} of what the best".format(*left)
+    assert f"{gain} one would." in section
     twice = over("constant, twice", first, rare)
-    assert f"{twice} times the best, where the tuned one is at {over('constant', first, rare)}:" in section
+    assert f"{twice} times, where the tuned one is at {over('constant', first, rare)}:" in section
     assert f"**The default is at {over('noise_linear', second)} over the second half**" in section
-    assert f"Of its first tenth it makes {over('noise_linear', first)}." in section
+    assert f"Over its first tenth it is at {over('noise_linear', first)}." in section
     assert all(
         of > 1
         for (schedule, phase), tasks in value.items()
@@ -573,7 +576,7 @@ def test_how_far_steps_go_is_as_measured():
     )
     log = findings.split("## Log")[1]
     assert f"is {twice} times the best of a single step from the first tenth" in log
-    assert f"it ends at {over('constant', second, rare)}, where steps gain next to nothing" in log
+    assert f"it ends at {over('constant', second, rare)}, where steps {gain} would" in log
 
 
 def test_what_a_history_takes_off_is_as_measured():
@@ -743,8 +746,6 @@ def test_what_helps_in_short_is_as_measured():
         assert found["low"] < 0 < found["high"]
     snr = "gradient_weighted, snr: late reward, over the constant rate's"
     assert figures[AT_25 + snr]["low"] > 0 > figures[sums + snr]["low"]
-    for kind in ("none", "opo", "group_mean_std"):
-        assert figures[f"{AT_25}{kind}, constant: late reward, over RLOO's"]["high"] > 0
 
 
 def test_the_cost_in_short_is_as_measured():
