@@ -34,6 +34,7 @@ def test_steps_that_are_taken_again_are_logged_once(tmp_path):
     record.go_back(2)
     record.log_metrics({"a": -2.0}, 2)
     assert read_curves(tmp_path) == {"a": ([0, 1, 2], [0.0, 1.0, -2.0])}
+    assert [json.loads(line)["step"] for line in (tmp_path / METRICS).read_text().splitlines()] == [0, 1, 2]
 
 
 class Policy(Watch):
