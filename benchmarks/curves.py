@@ -11,7 +11,7 @@ from training import Record
 #: Steps over which a curve is a mean.
 WINDOW = 10
 #: A schedule's, in every picture.
-COLOURS = {"constant": "0.6", "noise": "C0", "cosine": "C1", "noise_linear": "C3"}
+COLOURS = {"constant": "0.6", "cosine": "C1", "noise_linear": "C3"}
 
 
 def smoothed(curves: Sequence[Sequence[float]]) -> np.ndarray:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from contest import FULL, Case, Runs
 from report import Estimate, Figure, write
-from results import CONTEST, COSINE, DEFAULT, DRAWN, PARTS, RIVAL
+from results import CONTEST, DRAWN, PARTS, RIVAL
 from training import TASKS, Record
 
 from oblr.types import Moments
@@ -71,10 +71,10 @@ def figures(tasks: Sequence[str], runs: Runs) -> Iterator[Figure]:
     for part in PARTS:
         if part.name not in DRAWN:
             continue
-        for case in (case for case in part.cases() if case.task in tasks and case.row in (RIVAL, COSINE, DEFAULT)):
+        for case in (case for case in part.cases() if case.task in tasks):
             tuned = runs.tuned(case)
             for rate in (tuned, 2 * tuned) if case.row == RIVAL else (tuned,):
-                records = runs_at(case, rate, (*part.seeds, *runs.tuning_seeds), runs)
+                records = runs_at(case, rate, (*part.seeds_on(case.task), *runs.tuning_seeds), runs)
                 for first, last in PHASES:
                     share = f"{100 * first:.0f} to {100 * last:.0f} % of the steps"
                     yield figure(f"{case.name}, η₀ = {rate:g}: {share}", records, (first, last))

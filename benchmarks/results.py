@@ -10,14 +10,15 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
 - **Racing**: at 25 steps all rows are run, on sums; at 100 those that a claim needs, on all tasks, and some others on
   fewer; at 300 the claims alone, without the task of long responses, which takes twice the time. Another row that the
   tuning leaves more than five points of late reward behind the constant rate goes no further on that task.
+- **Seeds**: ten of what a claim needs, five of all else and of the task of long responses.
 - **Accuracy** is sampled, on 256 held-out problems; final is after the last step, best the highest of the quarters'
   ends, or of start and end over 25 steps. Training problems are never the same either: late reward is their mean over
   the last quarter of the steps, of far more samples; area is the mean over all. Each is an interquartile mean over
   seeds, with a 95 % bootstrap interval. Differences to a rival are taken seed by seed. P is the chance that a run beats
   a run of the rival.
-- **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; of a row's runs it is the
-  median: they were made on different days, and one beside other work can take ten times what it takes alone. Where the
-  two had different numbers of threads, no CPU times are compared.
+- **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; it is the median over
+  seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
+  two of a seed had different numbers of threads, no CPU times are compared.
 
 Runs are kept in ``benchmarks/results/contest.jsonl``; a second call goes on where the first was stopped, and ``--share
 1/2`` and ``--share 2/2`` can run side by side, with ``OMP_NUM_THREADS=1`` for a core each. ``--kept`` runs nothing: of
@@ -60,8 +61,10 @@ APART = tuple(f"baseline={name}" for name in ("group_mean", "group_mean_std", "o
 OURS = "gradient_weighted"
 RIVAL, COSINE = row(OURS, "constant"), row(OURS, "cosine", rate=0.02)
 DEFAULT = row(OURS, "noise_linear", rate=0.03)
-#: Our schedules and the rates that they have to beat.
-CLAIMS = (RIVAL, row(OURS, "noise", rate=0.02), COSINE, DEFAULT)
+#: The rates that a claim has to beat, and the schedule that it is about.
+CLAIMS = (RIVAL, COSINE, DEFAULT)
+#: The default without its decay.
+NOISE = row(OURS, "noise", rate=0.02)
 #: The default's decay alone.
 LINEAR = row(OURS, "linear", rate=0.02)
 #: 64 problems, each of which comes again every fourth step; and baselines that remember them.
@@ -128,6 +131,7 @@ class Part:
     """Rows that run on tasks over one horizon.
 
     Attributes:
+        seeds: on every task but that of long responses, which has five at most.
         rivals: those that each row is compared with.
     """
 
@@ -143,30 +147,36 @@ class Part:
             for chosen in self.rows:
                 yield Case(task, chosen, self.horizon)
 
+    def seeds_on(self, task: str) -> tuple[int, ...]:
+        return self.seeds if task in SHORT else self.seeds[: len(FIVE)]
 
-FIVE = tuple(range(1, 6))
+
+#: Seeds of a row that claims something, and of another.
+TEN = tuple(range(1, 11))
+FIVE = TEN[:5]
 #: Tasks of short responses.
 SHORT, SUMS = TASKS[:3], TASKS[:1]
 PARTS = (
-    Part("claims", CLAIMS, 100, FIVE, rivals=(RIVAL, COSINE)),
+    Part("claims", CLAIMS, 100, TEN, rivals=(RIVAL, COSINE)),
+    Part("noise", (NOISE,), 100, FIVE, rivals=(RIVAL, COSINE)),
     Part("decay", (LINEAR,), 100, FIVE, SHORT, (DEFAULT,)),
     Part("adamw", ADAMS, 100, FIVE, SUMS, (ADAMW, DEFAULT)),
-    Part("clipping", (CLIPPED,), 100, FIVE, SHORT, (DEFAULT,)),
-    Part("recurring", HISTORIES, 100, FIVE, ("pocket", "pocket_rare"), (FORGETFUL,)),
+    Part("clipping", (CLIPPED,), 100, FIVE, ("pocket", "pocket_rare"), (DEFAULT,)),
+    Part("recurring", HISTORIES, 100, FIVE, SUMS, (FORGETFUL,)),
     Part("others", OTHERS, 100, FIVE, SUMS, (RIVAL, DEFAULT)),
     Part(
         "short",
-        (*CLAIMS, RLOO, SNR, *BASELINES, *LOSSES, *SIZES, *SCHEDULES, *ADAPTIVE),
+        (*CLAIMS, NOISE, RLOO, SNR, *BASELINES, *LOSSES, *SIZES, *SCHEDULES, *ADAPTIVE),
         25,
         FIVE,
         SUMS,
         (RIVAL, DEFAULT, RLOO),
     ),
-    Part("long", (RIVAL, COSINE, DEFAULT), 300, FIVE, SHORT, (RIVAL, COSINE)),
+    Part("long", CLAIMS, 300, FIVE, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
 DRAWN = ("claims", "long")
-QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), ("pocket",)),)
+QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), SUMS),)
 
 
 def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
@@ -203,17 +213,23 @@ def case_figures(
     for name, measure in MEASURES.items():
         yield over_seeds(f"{case.name}: {name}", "%", [100 * measure(record) for record in records])
         for rival, theirs in rivals.items():
-            yield over_seeds(f"{case.name}: {name}, over {rival}", "points", over(records, theirs, measure))
+            gaps = over(records, theirs, measure)
+            yield over_seeds(f"{case.name}: {name}, over {rival}", "points", gaps)
+            if measure is late:
+                ahead = sum(gap > 0 for gap in gaps)
+                yield Figure(f"{case.name}: seeds whose {name} is ahead of {rival}", ahead, f"of {len(gaps)}")
     chance, low, high = probability_of_improvement(*([final(run) for run in group] for group in (records, constant)))
     yield Estimate(f"{case.name}: P of a higher final accuracy", chance, "", low=low, high=high)
 
-    def cost(of: Callable[[Record], float]) -> float:
-        return median(map(of, records)) / median(map(of, constant))
+    def cost(of: Callable[[Record], float], pairs: Sequence[tuple[Record, Record]]) -> float:
+        return median(of(run) / of(other) for run, other in pairs)
 
-    yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens)), "× rival")
-    if len({run.threads for run in (*records, *constant)}) == 1:
-        yield Figure(f"{case.name}: CPU time", cost(lambda run: run.rollout_seconds + run.update_seconds), "× rival")
-        yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds), "× rival")
+    pairs = list(zip(records, constant, strict=True))
+    yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens), pairs), "× rival")
+    if alike := [(run, other) for run, other in pairs if run.threads == other.threads]:
+        whole = cost(lambda run: run.rollout_seconds + run.update_seconds, alike)
+        yield Figure(f"{case.name}: CPU time", whole, "× rival")
+        yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds, alike), "× rival")
     if case.row.overrides[0] not in APART:
         moment = sum(run.second_moment for run in records) / sum(run.rloo for run in records)
         yield Figure(f"{case.name}: second moment", moment, "× RLOO on the same rollouts")
@@ -237,12 +253,13 @@ def raced(case: Case, seeds: Sequence[int], runs: Runs) -> list[Record]:
 def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
     gaps: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
     for case in part.cases():
-        if not (records := raced(case, part.seeds, runs)):
+        seeds = part.seeds_on(case.task)
+        if not (records := raced(case, seeds, runs)):
             yield Figure(f"{case.name}: dropped, behind the constant rate by", points_behind(case, runs), "points")
             continue
         others = {RIVALS[row]: replace(case, row=row) for row in part.rivals if row != case.row}
-        rivals = {name: runs.of(other, part.seeds) for name, other in others.items()}
-        constant = runs.of(replace(case, row=RIVAL), part.seeds)
+        rivals = {name: runs.of(other, seeds) for name, other in others.items()}
+        constant = runs.of(replace(case, row=RIVAL), seeds)
         yield from case_figures(case, records, rivals, constant, runs.tuned(case))
         for name, measure in MEASURES.items():
             for rival, theirs in rivals.items():
@@ -266,7 +283,7 @@ def complete(part: Part, task: str, runs: Runs) -> bool:
     """Whether all runs of a part on a task are there, those that tuned it included; of runs that are not made."""
     try:
         for one in {RIVAL, *part.rivals, *part.rows}:
-            raced(Case(task, one, part.horizon), part.seeds, runs)
+            raced(Case(task, one, part.horizon), part.seeds_on(task), runs)
     except MissingRunError:
         return False
     return True
@@ -288,7 +305,7 @@ def picture(part: Part, runs: Runs) -> None:
     """The curves of a part's rows: ``docs/contest-100.png`` for 100 steps."""
     names = {row: row.name.removeprefix(f"{OURS}, ") for row in part.rows}
     records = {
-        task: {names[row]: runs.of(Case(task, row, part.horizon), part.seeds) for row in part.rows}
+        task: {names[row]: runs.of(Case(task, row, part.horizon), part.seeds_on(task)) for row in part.rows}
         for task in part.tasks
     }
     draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
@@ -319,7 +336,7 @@ def main() -> None:
     with shown(len(todo), 0, "configurations") as display:
         display.phase("runs")
         for part, case in todo:
-            raced(case, part.seeds, runs)
+            raced(case, part.seeds_on(case.task), runs)
             display.advance(1)
             display.line()
     if arguments.quick:

@@ -9,7 +9,7 @@ from conftest import PAGES, ROOT
 from contest import Case, Runs
 from contest import late as reward
 from measured import CHANGED, PAGE, digest, revisions, row, script
-from results import ADAMW, CONTEST, COSINE, DEFAULT, FIVE, RIVAL
+from results import ADAMW, CONTEST, COSINE, DEFAULT, PARTS, RIVAL
 
 README = "".join(path.read_text() for path in PAGES)  # and all pages
 
@@ -172,6 +172,8 @@ def test_how_much_the_snr_brakes_is_as_measured():
 #: Whom the claims of the contest have to beat.
 RIVALS = ("the constant rate's", "cosine's")
 COSTS = ("CPU time", "CPU time of updates")
+#: Tasks of short responses.
+SHORT = ("pocket", "pocket_graded", "pocket_rare")
 PLAIN = ("second moment", "CPU time of updates")
 
 
@@ -224,7 +226,12 @@ def test_what_is_said_of_100_steps_is_as_measured():
     tie = figures["pocket_long, 100 steps, gradient_weighted, noise_linear: late reward, over cosine's"]
     assert tie["low"] < 0 < tie["high"]
     assert f"+{tie['value']:.1f} [−{-tie['low']:.1f}, {tie['high']:.1f}] points" in findings
-    assert "it is ahead by {} and {};".format(*of_all["final accuracy"]) in findings
+    assert "it is ahead by {} and {}, and on the same three.".format(*of_all["final accuracy"]) in findings
+    assert figures[f"{row}: tasks on which its final accuracy is ahead of every rival's"]["value"] == 3
+    on_seeds = [
+        figures[f"{task}, {row}: seeds whose late reward is ahead of {rival}"] for task in SHORT for rival in RIVALS
+    ]
+    assert {(figure["value"], figure["unit"]) for figure in on_seeds} == {(10, "of 10")}
     rare = "pocket_rare, 100 steps, gradient_weighted"
     rates = [figures[f"{rare}, {schedule}: mean learning rate"]["value"] for schedule in ("noise", "noise_linear")]
     assert "`noise` is {:.3f} there and that of `noise_linear` {:.3f},".format(*rates) in findings
@@ -260,9 +267,10 @@ def test_which_runs_of_300_steps_fell_is_as_measured():
     runs, findings = Runs(CONTEST, makes=False), page("docs/findings.md").split("## 300 steps\n")[1].split("\n## ")[0]
     findings = " ".join(findings.split())
     tasks = {kind.split(", ")[0] for kind in claims(300)}
+    seeds = next(part.seeds for part in PARTS if part.name == "long")
 
     def of(task, row):
-        return runs.of(Case(task, row, 300), FIVE)
+        return runs.of(Case(task, row, 300), seeds)
 
     def spread(task, row):
         rewards = [100 * reward(run) for run in of(task, row)]
@@ -271,7 +279,7 @@ def test_which_runs_of_300_steps_fell_is_as_measured():
     constant = max(spread(task, RIVAL) for task in tasks)
     falling = max(spread(task, row) for task in tasks for row in (COSINE, DEFAULT))
     assert f"by up to {constant:.1f} points, that of the rates which fall by {falling:.1f} at most" in findings
-    ours = [run for task in tasks for run in runs.of(Case(task, DEFAULT, 300), (*FIVE, *runs.tuning_seeds))]
+    ours = [run for task in tasks for run in runs.of(Case(task, DEFAULT, 300), (*seeds, *runs.tuning_seeds))]
     assert f"Of its {len(ours)} runs from there none broke down" in findings
     assert min(map(reward, ours)) > 0.95
     dip, step = min(
@@ -286,7 +294,7 @@ def test_which_runs_of_300_steps_fell_is_as_measured():
 
 def test_the_decay_alone_is_as_measured():
     figures, findings = results("contest"), page("docs/findings.md")
-    for task in ("pocket", "pocket_graded", "pocket_rare"):
+    for task in SHORT:
         row = f"{task}, 100 steps, gradient_weighted, linear"
         cells = [task, f"{figures[f'{row}: η₀']['value']:g}"]
         for measure in ("late reward", "area"):
