@@ -172,7 +172,7 @@ PARTS = (
         SUMS,
         (RIVAL, DEFAULT, RLOO),
     ),
-    Part("long", CLAIMS, 300, FIVE, SHORT, (RIVAL, COSINE)),
+    Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
 DRAWN = ("claims", "long")

@@ -241,6 +241,8 @@ def test_what_is_said_of_100_steps_is_as_measured():
     assert f"CPU time of the default's runs is {costs[0]:.2f} to {costs[-1]:.2f} of the constant rate's" in findings
     areas = [interval(f"all tasks, {row}: {area}, over {RIVALS[0]}") for area in ("area per token", "area")]
     assert "Per sampled token its area is ahead by {} points, per step by {}.".format(*areas) in findings
+    compared = sum(figure["value"] for name, figure in figures.items() if name.endswith(": comparisons"))
+    assert f"**{compared} comparisons** are" in findings
 
 
 def test_what_is_said_of_300_steps_is_as_measured():
