@@ -257,6 +257,10 @@ def test_what_is_said_of_300_steps_is_as_measured():
         for measure in ("late reward", "final accuracy")
     )
     assert f"by {late[0]} points of late reward over the constant rate and {late[1]} over cosine" in findings
+    on_seeds = [
+        figures[f"{task}, {row}: seeds whose late reward is ahead of {rival}"] for task in SHORT for rival in RIVALS
+    ]
+    assert {(figure["value"], figure["unit"]) for figure in on_seeds} == {(10, "of 10")}
     assert f"by {late[0]} and {late[1]} points over all;" in " ".join(page("README.md").split())
     assert "in final accuracy by {} and {}.".format(*final) in findings
     ours = [kind for kind in claims(300) if kind.endswith("noise_linear")]
