@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,12 @@ dist.Backend.register_backend(
     lambda store, rank, size, timeout: dist.ProcessGroupGloo(store, rank, size, timeout),
     devices=["cuda"],
 )
-#: what a stack is searched for, from its inner end on
-ROUTES = ("torch/distributed/fsdp", "torch/distributed/checkpoint", "torchmetrics", "lightning", "oblr", "callbacks")
+OWN = ("oblr", "callbacks")
+#: Folders of the packages that a stack is searched for, from its inner end on.
+ROUTES = {
+    name: str(Path(find_spec(name.replace("/", ".")).origin).parent) + "/"  # type: ignore[union-attr, arg-type]
+    for name in ("torch/distributed/fsdp", "torch/distributed/checkpoint", "torchmetrics", "lightning", *OWN)
+}
 
 
 class Recorder(TorchDispatchMode):
@@ -53,10 +58,9 @@ def route() -> str:
     frame = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename
-        for place in ROUTES:
-            if f"/{place}/" in path:
-                own = place in ("oblr", "callbacks")
-                return f"{Path(path).name}:{frame.f_code.co_name}" if own else place
+        for place, folder in ROUTES.items():
+            if path.startswith(folder):
+                return f"{Path(path).name}:{frame.f_code.co_name}" if place in OWN else place
         frame = frame.f_back  # type: ignore[assignment]
     return "elsewhere"
 
