@@ -64,7 +64,7 @@ class SNRSchedule(Schedule):
     def __init__(
         self,
         eta0: float,
-        estimator: Estimator = "ema",
+        estimator: Estimator = "plug_in",
         decay: float = 0.9,
         floor: float = 0.0,
         warm_up: int = 0,
