@@ -9,7 +9,7 @@ from conftest import PAGES, ROOT
 from contest import Case, Runs
 from contest import late as reward
 from measured import CHANGED, PAGE, digest, revisions, row, script
-from results import ADAMW, CONTEST, COSINE, DEFAULT, PARTS, RIVAL
+from results import ADAMW, CONTEST, COSINE, DEFAULT, PARTS, RIVAL, SNR
 
 README = "".join(path.read_text() for path in PAGES)  # and all pages
 
@@ -243,6 +243,10 @@ def test_what_is_said_of_100_steps_is_as_measured():
     assert "Per sampled token its area is ahead by {} points, per step by {}.".format(*areas) in findings
     compared = sum(figure["value"] for name, figure in figures.items() if name.endswith(": comparisons"))
     assert f"**{compared} comparisons** are" in findings
+    few = [figure for name, figure in figures.items() if name.endswith(", by t")]
+    left = sum(figure["low"] * figure["high"] > 0 for figure in few)
+    assert f"Of {len(few)} comparisons of late reward or area that exclude a tie" in findings
+    assert f"{left} do so by Student's interval too" in findings
 
 
 def test_what_is_said_of_300_steps_is_as_measured():
@@ -308,6 +312,12 @@ def test_the_decay_alone_is_as_measured():
         assert "| " + " | ".join(cells) + " |" in findings
         assert figures[f"{row}: late reward, over noise_linear's"]["high"] < 0
         assert (figures[f"{row}: area, over noise_linear's"]["low"] > 0) == (task == "pocket_graded")
+        assert figures[f"{row}: late reward, over the constant rate's, by t"]["low"] > 0
+    gained = interval("all tasks, 100 steps, gradient_weighted, linear: late reward, over the constant rate's")
+    assert f"by {gained} points over all" in findings
+    noise = "100 steps, gradient_weighted, noise: late reward, over the constant rate's"
+    alone = [f"{figures[f'{task}, {noise}']['value']:.1f}".replace("-", "−") for task in SHORT]
+    assert "gains {}, {} and {}.".format(*alone) in findings
     over_all = interval("all tasks, 100 steps, gradient_weighted, linear: late reward, over noise_linear's")
     assert f"by late reward: {over_all.replace('-', '−')} points over all" in findings
 
@@ -363,10 +373,33 @@ def test_what_is_said_of_25_steps_is_as_measured():
     assert 1.9 < moments["remax"] < 2.1
     value, low, high = over("rloo, constant")
     cost = 1 / figures[f"{AT_25}rloo, constant: CPU time of updates"]["value"]
-    assert f"by {-value:.1f} [{-high:.1f}, {-low:.1f}] points of area;" in findings
+    assert f"bootstrap's, {-value:.1f} [{-high:.1f}, {-low:.1f}], would call it ahead" in findings
+    value, low, high = over("gradient_weighted, constant", rival="RLOO's, by t")
+    assert low < 0
+    assert f"+{value:.1f} [−{-low:.1f}, {high:.1f}] points of area by Student's interval" in findings
     assert f"Its updates take {cost:.2f} times the CPU time." in findings
-    value, low, high = over("rloo, constant", "late reward")
-    assert low < 0 == round(abs(high), 1)
+    editions = results("results")
+    earlier = [
+        editions[f"{baseline}, snr: area under the curve, over RLOO's"] for baseline in ("gradient_weighted", "none")
+    ]
+    first, second = ("{value:.1f} [{low:.1f}, {high:.1f}]".format(**figure) for figure in earlier)
+    assert f"had it {first} points of area ahead of RLOO, and no baseline {second} (" in findings
+    lost, late = results("lost"), "after 90 steps, "
+    moments = [
+        f"{lost[f'{task}, {late}{baseline}: second moment']['value']:.2f}"
+        for baseline in ("none", "gradient_weighted")
+        for task in ("pocket", "pocket_rare")
+    ]
+    assert (
+        "is {} of RLOO's on sums and {} on rare answers, the gradient-weighted one's {} and {} (".format(*moments)
+        in findings
+    )
+    gained = [
+        "{value:.2f} [{low:.2f}, {high:.2f}]".format(**lost[f"pocket, {late}{baseline}: gained over RLOO's"])
+        for baseline in ("none", "gradient_weighted")
+    ]
+    gained = [text.replace("[-", "[−") for text in gained]
+    assert "gains {} points more than RLOO's, the other's {}.".format(*gained) in findings
     dropped = figures[f"{AT_25}group_mean_std, constant, loss=capo: dropped, behind the constant rate by"]["value"]
     assert f"CAPO was dropped at {dropped:.1f} points behind" in findings
     gepo = over("group_mean, constant, loss=gepo", rival="RLOO's")
@@ -376,8 +409,9 @@ def test_what_is_said_of_25_steps_is_as_measured():
         assert low < 0 < high
     value, low, high = over("group_mean_std, constant", rival="RLOO's")
     assert f"and is {-value:.1f} [{-high:.1f}, {-low:.1f}] points of area behind it" in findings
-    snr = over("gradient_weighted, snr", "late reward")
+    snr, papers = (over(f"gradient_weighted, snr, estimator={name}", "late reward") for name in ("ema", "plug_in"))
     assert "ahead of the constant rate by {:.1f} [{:.1f}, {:.1f}] points".format(*snr) in findings
+    assert "own (`plug_in`) by {:.1f} [{:.1f}, {:.1f}];".format(*papers) in findings
     fewer = "gradient_weighted, noise_linear, N = 4, G = 8"
     gain, cost = over(fewer, "area", "noise_linear's"), figures[f"{AT_25}{fewer}: CPU time"]["value"]
     assert "of itself by {:.1f} [{:.1f}, {:.1f}] points of area, for {:.2f} times".format(*gain, cost) in findings
@@ -391,7 +425,7 @@ def test_what_is_said_of_25_steps_is_as_measured():
             figures[f"{AT_25}gradient_weighted, {schedule}, optimizer=adamw: {of}"]["value"]
             for of in ("late reward", "area")
         ]
-        for schedule in ("constant", "snr", "noise")
+        for schedule in ("constant", "snr, estimator=ema", "noise")
     )
     assert all(late < plain[0] and area > plain[1] for late, area in others)
     runs = Runs(CONTEST, makes=False)
@@ -406,7 +440,7 @@ def test_other_rivals_are_as_measured():
     kinds = [
         *(f"{ours}{schedule}" for schedule in ("noise_linear", "noise_linear, schedule.power=0.5")),
         *(f"{ours}{schedule}, optimizer=adamw" for schedule in ("constant", "cosine", "noise_linear")),
-        *("rloo, constant", "rloo, noise_linear", f"{ours}snr"),
+        *("rloo, constant", "rloo, noise_linear", f"{ours}snr, estimator=ema"),
     ]
     assert section.count(" | ") == 6 * (len(kinds) + 1)
     for kind in kinds:
@@ -431,7 +465,7 @@ def test_other_rivals_are_as_measured():
     final, late, area = ([figure[end] for end in ("value", "low", "high")] for figure in on_rare.values())
     assert f"late reward, +{late[0]:.1f} [−{-late[1]:.1f}, {late[2]:.1f}] points, and final accuracy" in text
     assert final[1] < 0 < final[2]
-    assert f"its area is {-area[0]:.1f} [{-area[2]:.1f}, {-area[1]:.1f}] behind." in text
+    assert f"its area is {-area[0]:.1f} [{-area[2]:.1f}, {-area[1]:.1f}] behind, which" in text
     cosine = [over(kinds[3], measure) for measure in measures]
     assert cosine[1][1] < 0 < cosine[1][2]
     assert cosine[0][2] < 0 > cosine[2][2]
@@ -441,13 +475,19 @@ def test_other_rivals_are_as_measured():
     assert all(low < 0 < high for _, low, high in (over(kinds[4], measure) for measure in measures))
     assert f"the default is {behind(kinds[6])} points of late reward behind" in text
     assert f"is {behind(kinds[5], 'late reward', RIVALS[0])} behind that baseline at one" in text
-    assert f"**, by {behind(kinds[7])} points of late reward" in text
+    assert f"** by {behind(kinds[7])} points of late reward, by Student's interval a tie" in text
+    assert over(kinds[7], rival="noise_linear's, by t")[2] > 0
+    runs, case = Runs(CONTEST, makes=False), Case("pocket", SNR, 100)
+    chosen, other = (runs.score(case, rate) for rate in (0.06, 0.03))
+    assert 0.4 < 100 * (chosen - other) < 0.6
+    fell = min(min(runs(case, 0.06, seed).reward[10:]) for seed in runs.tuning_seeds)
+    assert f"its reward fell to {100 * fell:.0f} % on the way" in text
     _, low, high = over(kinds[7], "late reward", RIVALS[0])
     assert low < 0 < high
 
 
 def test_what_a_history_brings_is_as_measured():
-    """The weighted one is ahead by late reward and area and ties by accuracy; the other one ties or is behind."""
+    """The weighted one is ahead by area and ties by late reward and accuracy; the other one ties or is behind."""
     figures, findings = results("contest"), page("docs/findings.md")
     names = {
         "gradient_weighted": "gradient_weighted, constant",
@@ -476,6 +516,10 @@ def test_what_a_horizon_asks_of_rates_is_as_computed():
     figures = {name: figure["value"] for name, figure in results("horizon").items()}
     shares = [figures[name] for name in figures if name.startswith("laboratory") and name.endswith(": constant")]
     assert len(shares) == 12
+    proved = [value for name, value in figures.items() if name.endswith("η₀ proved")]
+    best = [value for name, value in figures.items() if name.endswith(": best η₀")]
+    assert f"best rate there is {min(best):.0f} to {round(max(best), -2):,.0f} times as large" in README
+    assert f"the proved one makes {min(proved):.2f} to {max(proved):.1f} % of" in README
     assert f"the best constant one makes at least {min(shares):.1f} % of the best\nschedule's progress" in README
     for shape, sentence in (
         ("theorem 4", "rate makes {} to {} %"),
@@ -748,17 +792,20 @@ def test_what_becomes_of_models_is_as_measured():
 
 def test_what_helps_in_short_is_as_measured():
     figures, sums = results("contest"), "pocket, 100 steps, "
-    area = figures[f"{AT_25}gradient_weighted, constant: area, over RLOO's"]
+    area = figures[f"{AT_25}gradient_weighted, constant: area, over RLOO's, by t"]
     reward = figures[f"{sums}rloo, noise_linear: late reward, over noise_linear's"]
-    assert area["low"] > 0 > reward["high"]
+    by_t = figures[f"{sums}rloo, noise_linear: late reward, over noise_linear's, by t"]
+    assert area["low"] < 0 > max(reward["high"], by_t["high"])
     cost = 1 / figures[f"{AT_25}rloo, constant: CPU time of updates"]["value"]
     for text in (page("README.md"), page("docs/findings.md").split("## 100 steps\n")[0]):
-        assert f"by {area['value']:.1f} points of area at 25 steps and {-reward['value']:.1f} of reward under" in text
+        assert f"by {-reward['value']:.1f} points of reward under" in text
         assert f"{cost:.2f} times " in text
+    logit = results("tiers")["pocket: fraction of variance reduction kept, logit"]["value"]
+    assert f"need no norms, keep {100 * logit:.0f} % of what" in page("docs/findings.md")
     for tied in ("noise_linear, schedule.power=0.5", "cosine, optimizer=adamw"):
         found = figures[f"{sums}gradient_weighted, {tied}: late reward, over noise_linear's"]
         assert found["low"] < 0 < found["high"]
-    snr = "gradient_weighted, snr: late reward, over the constant rate's"
+    snr = "gradient_weighted, snr, estimator=ema: late reward, over the constant rate's"
     assert figures[AT_25 + snr]["low"] > 0 > figures[sums + snr]["low"]
 
 
