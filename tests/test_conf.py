@@ -12,10 +12,12 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from test_composition import GROUPS as RUN
 
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.checks import check_engine
 from oblr.commands.launch import register_resolvers
 from oblr.errors import SettingError
 from oblr.policy.loading import load_config
+from oblr.schedules.snr import SNRSchedule
 from oblr.settings.check import check_settings
 
 CONF = ROOT / "conf"
@@ -86,12 +88,35 @@ def test_every_experiment(experiment):
     assert text[1].endswith(f"experiment={experiment}")
 
 
-@pytest.mark.parametrize("size", ["4b", "8b"])
-def test_the_papers_setting(size):
-    cfg = composed(f"experiment=paper_qwen3_{size}")
-    assert (cfg.rollout.prompts_per_step, cfg.rollout.group_size, cfg.schedule.eta0) == (128, 8, 1e-2)
-    assert cfg.schedule._target_.endswith("SNRSchedule")
-    assert cfg.policy.path == f"Qwen/Qwen3-{size.upper()}-Base"
+SIZES = {
+    "pocket": str(ROOT / "models" / "pocket"),
+    "qwen3_4b": "Qwen/Qwen3-4B-Base",
+    "qwen3_8b": "Qwen/Qwen3-8B-Base",
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_papers_name_is_the_papers_method(size):
+    """Theorem 7's baseline, leave-one-out by exact norms, and Theorem 4's rate from the current batch."""
+    cfg = plain(composed(f"experiment=oblr_{size}"))
+    assert (cfg["rollout"]["prompts_per_step"], cfg["rollout"]["group_size"]) == (128, 8)
+    schedule = instantiate(cfg["schedule"])
+    assert type(schedule) is SNRSchedule
+    assert (schedule.eta0, schedule.estimator, schedule.floor, schedule.warm_up, schedule.power) == (
+        *(1e-2, "plug_in", 0, 0, 1),
+    )
+    baseline = instantiate(cfg["baseline"])
+    assert (type(baseline), baseline.form) == (GradientWeightedBaseline, "leave_one_out")
+    assert cfg["gradnorm"]["tier"] == "exact"
+    assert cfg["optimizer"]["_target_"] == "torch.optim.SGD"
+    assert cfg["policy"]["path"] == SIZES[size]
+    assert plain(composed(f"experiment=paper_{size}")) == cfg
+
+
+@pytest.mark.parametrize("size", ["qwen3_4b", "qwen3_8b", "qwen3_8b_lora"])
+def test_what_is_recommended_differs_from_the_papers_in_the_schedule_alone(size):
+    changed = composed(f"experiment=oblr_{size}", "schedule=noise_linear", f"name=best_{size}")
+    assert plain(changed) == plain(composed(f"experiment=best_{size}"))
 
 
 @pytest.mark.parametrize("name", ["seed_baseline", "seed_schedule", "seed_weights"])
