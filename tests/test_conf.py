@@ -95,10 +95,13 @@ SIZES = {
 }
 
 
+SOMEWHERE = "paths.output_dir=run"  # in place of a folder that is named after the time
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_the_papers_name_is_the_papers_method(size):
     """Theorem 7's baseline, leave-one-out by exact norms, and Theorem 4's rate from the current batch."""
-    cfg = plain(composed(f"experiment=oblr_{size}"))
+    cfg = plain(composed(f"experiment=oblr_{size}", SOMEWHERE))
     assert (cfg["rollout"]["prompts_per_step"], cfg["rollout"]["group_size"]) == (128, 8)
     schedule = instantiate(cfg["schedule"])
     assert type(schedule) is SNRSchedule
@@ -110,13 +113,13 @@ def test_the_papers_name_is_the_papers_method(size):
     assert cfg["gradnorm"]["tier"] == "exact"
     assert cfg["optimizer"]["_target_"] == "torch.optim.SGD"
     assert cfg["policy"]["path"] == SIZES[size]
-    assert plain(composed(f"experiment=paper_{size}")) == cfg
+    assert plain(composed(f"experiment=paper_{size}", SOMEWHERE)) == cfg
 
 
 @pytest.mark.parametrize("size", ["qwen3_4b", "qwen3_8b", "qwen3_8b_lora"])
 def test_what_is_recommended_differs_from_the_papers_in_the_schedule_alone(size):
-    changed = composed(f"experiment=oblr_{size}", "schedule=noise_linear", f"name=best_{size}")
-    assert plain(changed) == plain(composed(f"experiment=best_{size}"))
+    changed = composed(f"experiment=oblr_{size}", "schedule=noise_linear", f"name=best_{size}", SOMEWHERE)
+    assert plain(changed) == plain(composed(f"experiment=best_{size}", SOMEWHERE))
 
 
 @pytest.mark.parametrize("name", ["seed_baseline", "seed_schedule", "seed_weights"])
