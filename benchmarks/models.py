@@ -32,7 +32,7 @@ import torch
 import transformers
 from random_models import random_model
 from report import ROOT, Figure, at_most, write
-from tiny_models import VOCABULARY, NotBuilt, tiny
+from tiny_models import CONTEXT, VOCABULARY, NotBuilt, tiny
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -50,18 +50,18 @@ QUICK = (
     *("mistral", "mixtral", "hrm_text", "seed_oss", "bloom"),
 )
 N_RANDOM, SECONDS, TOLERANCE, TEMPERATURE, GROUP_SIZE = 50, 120.0, 1e-5, 0.8, 2
-#: Prompt and response tokens of each sequence.
-SHAPES = ((3, 9), (5, 20), (1, 1), (8, 31), (2, 13), (4, 6))
+#: Prompt and response tokens of each sequence. One fills the context, and all of a row are more.
+SHAPES = ((3, 9), (5, 20), (1, 1), (8, CONTEXT - 8), (2, 13), (4, 6))
 COEFFICIENTS = (0.7, -0.4, 1.3, 0.2, -0.9, 0.5)
 #: Share of the whole gradient that a parameter's may be off by, whatever its own: biases of keys have none.
 NOTHING = 1e-6
 Verdict = tuple[str, str, float]
 
 
-def sequences() -> list[Rollout]:
+def sequences(shapes: Sequence[tuple[int, int]] = SHAPES) -> list[Rollout]:
     generator = torch.Generator().manual_seed(7)
     found = []
-    for prompt, response in SHAPES:
+    for prompt, response in shapes:
         ids = torch.randint(3, VOCABULARY, (prompt + response,), generator=generator).tolist()
         answer = Completion(ids[prompt:], [0.0] * response, True)
         found.append(Rollout(Problem("", "", ""), ids[:prompt], answer, "", 0.0))
@@ -78,10 +78,10 @@ class Found:
     gradient: dict[str, Tensor]
 
 
-def autograds(lm: PreTrainedModel) -> Found:
+def autograds(lm: PreTrainedModel, rollouts: Sequence[Rollout]) -> Found:
     """By plain autograd in the model's own forward, one sequence at a time, in the precision of its weights."""
     lm, logs, gradients = lm.eval(), [], []
-    for rollout in sequences():
+    for rollout in rollouts:
         ids = torch.tensor([rollout.prompt_ids + rollout.completion.token_ids])
         logits = lm(ids, use_cache=False).logits[0, len(rollout.prompt_ids) - 1 : -1] / TEMPERATURE
         own = logits.log_softmax(-1).gather(-1, torch.tensor(rollout.completion.token_ids)[:, None])[:, 0]
@@ -89,17 +89,17 @@ def autograds(lm: PreTrainedModel) -> Found:
         own.sum().backward()
         logs.append(own.detach().double())
         gradients.append({name: p.grad.double() for name, p in lm.named_parameters() if p.grad is not None})
-    groups = [square(combined(gradients, k, k + GROUP_SIZE)) for k in range(0, len(SHAPES), GROUP_SIZE)]
+    groups = [square(combined(gradients, k, k + GROUP_SIZE)) for k in range(0, len(rollouts), GROUP_SIZE)]
     norms = torch.tensor([square(gradient) for gradient in gradients], dtype=torch.float64)
-    whole = combined(gradients, 0, len(SHAPES))
+    whole = combined(gradients, 0, len(rollouts))
     return Found(torch.cat(logs), norms, torch.tensor(groups, dtype=torch.float64), whole)
 
 
-def steps(scorer: TokenScorer, passes: Passes) -> Found:
+def steps(scorer: TokenScorer, passes: Passes, rollouts: Sequence[Rollout]) -> Found:
     """By the step's own route."""
     lm = scorer.lm.train()
     lm.zero_grad()
-    with GradNorms("exact", passes).score(scorer, lm, [pack(sequences())], GROUP_SIZE) as scores:
+    with GradNorms("exact", passes).score(scorer, lm, [pack(rollouts, scorer.longest_row)], GROUP_SIZE) as scores:
         groups = scores.backward(torch.tensor(COEFFICIENTS, dtype=torch.float64))
     gradient = {name: p.grad.double() for name, p in lm.named_parameters() if p.grad is not None}
     return Found(scores.tokens.logs, scores.weights, groups, gradient)
@@ -135,13 +135,18 @@ def judge(make: Callable[[], PreTrainedModel]) -> Verdict:
         return "not built", str(why), 0.0
     try:
         scorer = TokenScorer(without_dropout(lm), TEMPERATURE)
-        check(scorer, torch.float32)
+        check(scorer, torch.float32, CONTEXT, scorer.longest_row)
     except SettingError as why:
         return "refused", str(why).removeprefix("policy.path: "), 0.0
-    truth = autograds(copy.deepcopy(lm).double())
-    worst = max(error(steps(scorer, passes), truth) for passes in get_args(Passes)[1:])
-    right = worst <= TOLERANCE or worst <= 2 * error(autograds(copy.deepcopy(lm)), truth)
+    worst, right = compare(scorer, sequences())
     return "right" if right else "wrong", "", worst
+
+
+def compare(scorer: TokenScorer, rollouts: Sequence[Rollout]) -> tuple[float, bool]:
+    """The largest error of the step with these, and whether that is rounding."""
+    truth = autograds(copy.deepcopy(scorer.lm).double(), rollouts)
+    worst = max(error(steps(scorer, passes, rollouts), truth) for passes in get_args(Passes)[1:])
+    return worst, worst <= TOLERANCE or worst <= 2 * error(autograds(copy.deepcopy(scorer.lm), rollouts), truth)
 
 
 def alone(make: Callable[[], PreTrainedModel]) -> Verdict:
