@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from oblr.baselines.base import Baseline
+from oblr.baselines.base import Baseline, ever_moves
 from oblr.errors import SettingError
 from oblr.losses.base import Loss
 from oblr.policy.adapter import LoRA
@@ -181,6 +181,13 @@ def check_batch(
             "rollout.group_size",
             f"{group_size} leaves no other response for the leave-one-out {type(baseline).__name__}",
             "use at least 2",
+        )
+    if not ever_moves(baseline, prompts_per_step, group_size):
+        raise SettingError(
+            "baseline",
+            f"{type(baseline).__name__} compares responses, and with rollout.prompts_per_step={prompts_per_step} and "
+            f"rollout.group_size={group_size} it has nothing to compare: no step would change the policy",
+            "raise rollout.group_size, or use baseline=none or baseline=remax",
         )
 
 
