@@ -5,10 +5,10 @@ import random
 import pytest
 import torch
 from conftest import make_rollouts, tiny_model
-from models import compare, sequences
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from models import compare, sequences
 from oblr.errors import SettingError
 from oblr.packing import pack
 from oblr.policy.model import TokenScorer

@@ -50,7 +50,7 @@ def check_machine(gpus: int, gpu_memory_gib: float, made: Mapping[str, str]) -> 
 
 
 def check_policy(path: str, dtype: str, max_model_len: int) -> PretrainedConfig:
-    """Whether the policy is a causal LM that is the same for every length that the engine may produce; its configuration."""
+    """Whether the policy is one model for all lengths that the engine may produce; returns its configuration."""
     if dtype not in ("float32", "bfloat16"):
         raise SettingError("policy.dtype", f"{dtype!r} is not supported", "use float32 or bfloat16")
     config = load_config(path)

@@ -137,8 +137,13 @@ def _drawn(prompts: int, size: int, seed: int) -> Groups:
     rewards, weights, energy = (0.5 + torch.rand(3, prompts, size, generator=generator).double()).unbind()
     count = prompts * size
     tokens = ResponseTokens(
-        *(torch.zeros(count, dtype=torch.float64), energy.flatten(), torch.arange(count)),
-        *(-energy.flatten(), torch.ones(count, dtype=torch.long), size, torch.ones(count, 1)),
+        logs=torch.zeros(count, dtype=torch.float64),
+        energy=energy.flatten(),
+        sequences=torch.arange(count),
+        behaviour=-energy.flatten(),
+        lengths=torch.ones(count, dtype=torch.long),
+        group_size=size,
+        hidden=torch.ones(count, 1),
     )
     lengths, greedy = torch.ones(prompts, size, dtype=torch.long), torch.zeros(prompts)
     return Groups(rewards.float(), weights, lengths, rewards.float(), greedy, tokens, torch.arange(prompts))

@@ -68,8 +68,8 @@ def check_lengths(config: PretrainedConfig, max_model_len: int) -> None:
     if switch is not None and max_model_len > switch[1]:
         raise SettingError(
             "rollout.max_model_len",
-            f"beyond {switch[1]} tokens this policy's {switch[0]} gives all sequences of a batch the frequencies of the "
-            f"longest, and {max_model_len} are allowed",
+            f"beyond {switch[1]} tokens this policy's {switch[0]} gives all sequences of a batch the frequencies of "
+            f"the longest, and {max_model_len} are allowed",
             f"set it to {switch[1]} or less, and rollout.max_new_tokens below it",
         )
 
