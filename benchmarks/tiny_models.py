@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.configuration_utils import ALLOWED_LAYER_TYPES
@@ -79,7 +80,7 @@ def configurations(kind: str) -> Iterator[Callable[[], PretrainedConfig]]:
     """Constructors to try in turn."""
     try:
         text = CONFIG_MAPPING[kind]().get_text_config()
-    except ValueError as error:
+    except StrictDataclassError as error:
         raise NotBuilt(f"it has no configuration of its own: {' '.join(str(error).split())[:120]}") from error
     shared = {**SIZES, **FACTORS, "enable_moe_block": OWN, "is_moe": OWN}
     known = {name: value for name, value in shared.items() if name in dir(type(text)) or name in vars(text)}

@@ -76,8 +76,8 @@ def check_lengths(config: PretrainedConfig, max_model_len: int) -> None:
 
 def longest_row(lm: nn.Module) -> int | None:
     """Most tokens that a row may have, where the model looks its causal mask up in a table; else None."""
-    sides = (buffer.shape[-2:] for buffer in lm.buffers() if buffer.ndim > 1)
-    context = context_of(lm.config)  # type: ignore[arg-type]
+    sides = [buffer.shape[-2:] for buffer in lm.buffers() if buffer.ndim > 1]
+    context = context_of(lm.config) if sides else None  # type: ignore[arg-type]
     return context if any(side[0] == side[1] == context for side in sides) else None
 
 
