@@ -129,8 +129,12 @@ def error(found: Found, truth: Found) -> float:
     return max(e if e == e else float("inf") for e in errors)
 
 
-def judge(make: Callable[[], PreTrainedModel]) -> Verdict:
-    """What becomes of a model, the line that refuses it, and the error of the step with it, if any."""
+def judge(make: Callable[[], PreTrainedModel], lacks: Callable[[PreTrainedModel], list[str]]) -> Verdict:
+    """What becomes of a model, the line that refuses it, and the error of the step with it, if any.
+
+    Args:
+        lacks: kinds of layers that it might have and has not.
+    """
     try:
         lm = make()
     except NotBuilt as why:
@@ -144,8 +148,8 @@ def judge(make: Callable[[], PreTrainedModel]) -> Verdict:
         worst, right = compare(scorer, sequences())
     except Exception as error:  # which the self-check has let through
         return "wrong", f"{type(error).__name__}: {' '.join(str(error).split())[:120]}", 0.0
-    if right and (lacks := lacking(lm)):
-        return "in part", f"right, but the tiny model has no {', '.join(lacks)}", worst
+    if right and (kinds := lacks(lm)):
+        return "in part", f"right, but the tiny model has no {', '.join(kinds)}", worst
     return "right" if right else "wrong", "", worst
 
 
@@ -156,13 +160,13 @@ def compare(scorer: TokenScorer, rollouts: Sequence[Rollout]) -> tuple[float, bo
     return worst, worst <= TOLERANCE or worst <= 2 * error(autograds(copy.deepcopy(scorer.lm), rollouts), truth)
 
 
-def alone(make: Callable[[], PreTrainedModel]) -> Verdict:
+def alone(make: Callable[[], PreTrainedModel], lacks: Callable[[PreTrainedModel], list[str]] = lambda _: []) -> Verdict:
     """`judge` in a process that may take :data:`SECONDS`."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
 
     def work(end: Connection) -> None:
-        end.send(judge(make))
+        end.send(judge(make, lacks))
 
     process = context.Process(target=work, args=(there,))
     process.start()
@@ -204,7 +208,9 @@ def main() -> None:
     quick = parser.parse_args().quick
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    verdicts = {kind: alone(partial(tiny, kind)) for kind in (QUICK if quick else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)}
+    verdicts = {
+        kind: alone(partial(tiny, kind), lacking) for kind in (QUICK if quick else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    }
     drawn = {f"model {seed}": alone(partial(random_model, seed)) for seed in range(5 if quick else N_RANDOM)}
     figures = []
     for name, found in (("types of transformers", verdicts), ("random models", drawn)):
