@@ -1,16 +1,18 @@
 """Rewards of any range: what they are called, and an interval that holds."""
 
+import io
 import math
 import random
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from scipy import stats
 
 from callbacks.evaluation import HeldOutEvaluation
 from callbacks.record import RunRecord, read_curves
-from callbacks.summary import held_out_cells, outcome
+from callbacks.summary import held_out_cells, outcome, summary_table
 from callbacks.tags import FIRST, first
 from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.measures import differences, measure
@@ -112,6 +114,11 @@ def test_a_run_whose_rewards_turn_out_to_be_others_has_one_curve_of_means(tmp_pa
     cells = held_out_cells(curves, "sampled", "reward")
     assert len(cells) == 3
     assert not any("%" in cell for cell in cells)
+    console = Console(width=100, file=io.StringIO())
+    console.print(summary_table(curves))
+    shown = console.file.getvalue()
+    assert "held-out mean reward, sampled" in shown
+    assert "accuracy" not in shown
     assert [title for title in first(curves) if "held-out" in title] == ["held-out mean reward"]
     assert first(["eval/sampled_accuracy"]) == FIRST
 
