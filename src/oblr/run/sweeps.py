@@ -175,7 +175,7 @@ def rows(tasks: Sequence[Task]) -> list[Row]:
     table, found = [], outcomes(tasks)
     scale, titles = 1 if graded(found.values()) else 100, columns_of(found.values())
     for own, group in configurations.items():
-        metrics = [found[task.number] for task in group if task.finished]
+        metrics = [found[task.number] for task in group if task.number in found]
         columns = {
             title: interquartile_mean([scale * value for value in values if value is not None])
             for title, metric in titles.items()
