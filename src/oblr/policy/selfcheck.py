@@ -20,7 +20,7 @@ from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, pack
 from oblr.policy import blame
 from oblr.policy.model import TokenScorer
-from oblr.policy.positions import MOST, beside, context_of, in_one_row, reach_of, short_windows
+from oblr.policy.positions import MOST, ROW, beside, context_of, in_one_row, reach_of, short_windows
 from oblr.policy.probes import probes
 from oblr.run.randomness import kept_random_state
 from oblr.run.ranks import of_run
@@ -185,7 +185,7 @@ def check_reach(
             return
         if scorer.longest_row is not None:
             refuse(f"rows of more than its {context} positions fail: its causal mask is a table of that size")
-        if context * sum(p.numel() for p in scorer.parameters()) <= MOST:
+        if context <= ROW and context * sum(p.numel() for p in scorer.parameters()) <= MOST:
             row = largest(in_one_row(scorer, rollouts, truth.logs, context + 1))
             if not row <= tolerance:
                 refuse(f"log-probabilities differ by {percent(row)} in rows of more than its {context} positions")
