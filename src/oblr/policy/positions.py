@@ -18,8 +18,8 @@ from oblr.types import Rollout, TokenScores
 
 #: What a window is while probes run: several times shorter than they are.
 WINDOW = 9
-#: Most tokens of a row as long as the context, and parameters times tokens of it, that a self-check still tries: seconds
-#: on a CPU. Attention costs the square of the tokens.
+#: Most tokens of a row as long as the context, and parameters times tokens of it, that a self-check still tries:
+#: seconds on a CPU. Attention costs the square of the tokens.
 ROW = 2048
 MOST = 2e11
 

@@ -56,8 +56,7 @@ def check(
     rollouts = probes(cast(nn.Embedding, lm.get_input_embeddings()))
     with kept_random_state(), _left_alone(scorer), short_windows(lm, longest):
         truth = autograds(scorer, rollouts)
-        several = (rollouts, rollouts[:2], rollouts[2:])
-        whole, *halves = (pack(some, scorer.longest_row).to(truth.logs.device) for some in several)
+        whole, *halves = (pack(some).to(truth.logs.device) for some in (rollouts, rollouts[:2], rollouts[2:]))
         routes = ((GradNorms("exact", "one"), [whole]), (GradNorms("exact", "two"), [whole]), (GradNorms(), halves))
         routes[1][0].gram_rows = 8  # Gram matrices of long sequences are made some rows at a time
         for p in trained(lm).values():
