@@ -12,6 +12,7 @@ report opens in Chromium.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from pasted import commands
+from pasted import code, commands
 from report import ROOT, Figure, at_most, write
 
 SHORT = "steps=2 rollout.prompts_per_step=4 data.held_out.size=8"
@@ -39,7 +40,6 @@ LEFT_OUT = {
     r"^make (?!demo)": "continuous integration runs it",
     r"^sbatch ": "needs SLURM: make test-slurm",
     r"^oblr-": "needs the package: make test-wheel",
-    r"--config-dir|PYTHONPATH=": "code of one's own: tests/test_pages.py runs that of docs/own.md",
     r"plan=true": "",
     r"oblr_qwen3|smollm2|gsm8k": "needs a GPU, or weights or problems from the hub",
 }
@@ -150,13 +150,26 @@ def opened(report: Path) -> float:
     return milliseconds
 
 
+#: The function that docs/change.md names: rewards of a range of its own.
+MY_REWARD = """\
+def my_reward(problem, text, completion):
+    return float(text.strip().endswith(problem.answer)) - 1
+"""
+
+
 def own_files(folder: Path) -> None:
-    """What the pages take for granted that a reader has: problems, policies and evaluations."""
-    rows = [{"problem": f"{a} + {b} =", "answer": str(a + b), "level": a % 2} for a in range(2, 8) for b in range(2, 8)]
-    for name, part in (("train", rows[:24]), ("test", rows[24:]), ("my", rows[:4])):
+    """What the pages take for granted that a reader has: problems, policies, evaluations, and code of one's own."""
+    terms = itertools.product(range(2, 8), range(2, 8), "+-", (1, 2, 3))
+    sums = [f"{a} + {b} {sign} {c}" for a, b, sign, c in terms]
+    rows = [{"problem": f"{one} =", "answer": str(eval(one)), "level": i % 2} for i, one in enumerate(sums)]
+    for name, part in (("train", rows[:-40]), ("test", rows[-40:-8]), ("my", rows[-8:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     for name in "AB":
         (folder / name).symlink_to("models/pocket")
+    for name, text in code(folder / "docs" / "own.md"):
+        (folder / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "mine" / name).write_text(text)
+    (folder / "my_module.py").write_text(MY_REWARD)
 
 
 #: Typed before the pages' commands: the files and folders that those call A and B.
@@ -173,8 +186,7 @@ def shortened(command: str, how: str) -> str:
     if "src/eval.py model" not in command:
         return command
     engine = " rollout.engine=hf" if how == QUICK else ""
-    few = " benchmarks.local.max_new_tokens=32" if "benchmarks=[local]" in command else ""  # A and B are short
-    return f"{command} limit=4{engine}{few}"
+    return f"{command} limit=4{engine}"
 
 
 @contextmanager

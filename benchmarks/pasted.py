@@ -1,4 +1,4 @@
-"""What README and pages tell people to type."""
+"""What README and pages tell people to type, and the files that they show."""
 
 import re
 from collections.abc import Iterable
@@ -13,3 +13,9 @@ def commands(pages: Iterable[Path], first: str) -> list[str]:
             for line in block.splitlines():
                 lines += [part.strip() for part in re.split(r" # |\s+# |&&", line)[:: 1 if "&&" in line else 2]]
     return [line for line in lines if re.match(first, line)]
+
+
+def code(page: Path) -> list[tuple[str, str]]:
+    """Path and text of each file that the page shows: blocks whose first line is a comment with a path."""
+    shown = re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [(name, text) for name, text in shown if name.endswith((".py", ".yaml"))]

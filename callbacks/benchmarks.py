@@ -8,8 +8,9 @@ from lightning import LightningModule, Trainer
 
 from callbacks.evaluation import Evaluation
 from callbacks.observer import log_now, rollout_data
-from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, longest
+from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, longest, new_tokens
 from oblr.evaluation.measures import measure
+from oblr.rollout.datamodule import RolloutDataModule
 from oblr.run.ranks import of_run
 
 
@@ -45,18 +46,22 @@ class BenchmarkEvaluation(Evaluation):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = rollout_data(trainer)
         for name, benchmark in self.benchmarks.items():
-            longest(name, self.problems[name], data.tokenizer, benchmark.max_new_tokens, data.max_model_len)
+            longest(name, self.problems[name], data.tokenizer, self.limit_of(name, data), data.max_model_len)
             benchmark.pool.start()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for benchmark in self.benchmarks.values():
             benchmark.pool.close()
 
+    def limit_of(self, name: str, data: RolloutDataModule) -> int:
+        """Of a response, in tokens."""
+        return new_tokens(self.benchmarks[name], self.problems[name], data.tokenizer, data.max_model_len)
+
     def evaluate(self, trainer: Trainer) -> None:
         data = rollout_data(trainer)
         figures: dict[str, float] = {}
         for name, benchmark in self.benchmarks.items():
-            sampling = replace(data.sampling, n=self.samples, max_new_tokens=benchmark.max_new_tokens)
+            sampling = replace(data.sampling, n=self.samples, max_new_tokens=self.limit_of(name, data))
             share = self.problems[name][trainer.global_rank :: trainer.world_size]
             attempts = attempt(benchmark, share, data.generate, data.tokenizer, sampling, self.seed)
             for figure, interval in measure(together(attempts), self.k).items():

@@ -1,5 +1,6 @@
-"""Accuracy on problems that are never trained on."""
+"""Accuracy, or mean reward, on problems that are never trained on."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer, log_now, rollout_data
-from oblr.metrics.accuracy import ProblemAccuracy
+from oblr.metrics.accuracy import ProblemAccuracy, figure
 from oblr.metrics.aggregate import Interval
 from oblr.policy.step import PolicyModule
 from oblr.run.randomness import derived_seed
@@ -37,7 +38,7 @@ class Evaluation(Observer, ABC):
 
 
 class HeldOutEvaluation(Evaluation):
-    """Greedy and sampled accuracy with 95 % intervals.
+    """Greedy and sampled accuracy with 95 % intervals; mean reward, once a reward was neither 0 nor 1.
 
     Args:
         every: steps between evaluations.
@@ -48,7 +49,7 @@ class HeldOutEvaluation(Evaluation):
     def __init__(self, every: int, samples: int = 4, seed: int = 0):
         super().__init__(every)
         self.samples, self.seed = samples, seed
-        self.best = 0.0
+        self.best, self.graded = -math.inf, False
 
     def evaluate(self, trainer: Trainer) -> None:
         sampled = replace(rollout_data(trainer).sampling, n=self.samples)
@@ -61,15 +62,17 @@ class HeldOutEvaluation(Evaluation):
         metrics = {
             f"eval/{kind}_{end}": value
             for kind, interval in results.items()
-            for end, value in zip(("accuracy", "low", "high"), interval, strict=True)
+            for end, value in zip((figure(self.graded), "low", "high"), interval, strict=True)
+            if math.isfinite(value)
         }
         log_now(trainer, metrics | {"eval/best": self.best})
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        return {"best": self.best, "graded": self.graded}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best = state_dict["best"]
+        self.graded = state_dict.get("graded", False)  # which older ones do not have
 
     def accuracy(self, trainer: Trainer, sampling: Sampling) -> Interval:
         data = rollout_data(trainer)
@@ -79,4 +82,5 @@ class HeldOutEvaluation(Evaluation):
         metric = ProblemAccuracy()
         for rewards in of_run().objects([rollout.reward for rollout in rollouts]):
             metric.update(torch.tensor(rewards).view(-1, sampling.n))
+        self.graded |= bool(metric.graded)
         return metric.compute()

@@ -63,13 +63,18 @@ class RunRecord(Logger):
 
 
 def read_curves(folder: Path) -> dict[str, Curve]:
-    """All scalars of a run: tag → (steps, values), without those that are not finite."""
+    """All scalars of a run: tag → (steps, values), without those that are not finite.
+
+    Where held-out rewards have turned out to be others than 0 and 1, what was called their accuracy is their mean.
+    """
     points: dict[str, dict[int, float]] = defaultdict(dict)
     for line in _lines(folder / METRICS):
         step = line.pop("step")
         for tag, value in line.items():
             if value is not None:
                 points[tag][step] = value
+    for tag in [tag for tag in points if tag.startswith("eval/") and tag.endswith("_reward")]:
+        points[tag] |= points.pop(f"{tag.removesuffix('reward')}accuracy", {})
     return {tag: (sorted(values), [values[step] for step in sorted(values)]) for tag, values in points.items()}
 
 

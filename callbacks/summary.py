@@ -9,6 +9,7 @@ from rich.table import Table
 
 from callbacks.observer import Observer
 from callbacks.record import Curve, read_curves
+from oblr.metrics.accuracy import NAMES
 from oblr.metrics.aggregate import area_under_curve
 
 
@@ -26,13 +27,14 @@ class Summary(Observer):
 
 
 def outcome(folder: Path) -> dict[str, float]:
-    """Where the held-out accuracies of the run in ``folder`` end, and the areas under them."""
+    """Where the held-out figures of the run in ``folder`` end, and the areas under them."""
     metrics = {}
     for tag, (steps, values) in read_curves(folder).items():
         if tag.startswith("eval/"):
             metrics[tag] = values[-1]
-            if tag.endswith("_accuracy"):
-                metrics[tag.removesuffix("_accuracy") + "_area"] = area_under_curve(steps, values)
+            name, _, end = tag.rpartition("_")
+            if end in NAMES:
+                metrics[f"{name}_area"] = area_under_curve(steps, values)
     return metrics
 
 
@@ -40,10 +42,9 @@ def summary_table(curves: dict[str, Curve]) -> Table:
     """First and last value of the curves that tell whether a run worked."""
     table = Table("", "first", "last", title="summary")
     for kind in ("sampled", "greedy"):
-        if f"eval/{kind}_accuracy" in curves:
-            ends = [curves[f"eval/{kind}_{end}"][1] for end in ("accuracy", "low", "high")]
-            cells = [f"{mean:.1%}  [{low:.1%}, {high:.1%}]" for mean, low, high in (zip(*ends, strict=True))]
-            table.add_row(f"held-out accuracy, {kind}", cells[0], cells[-1])
+        for end, name in NAMES.items():
+            if cells := held_out_cells(curves, kind, end):
+                table.add_row(f"{name}, {kind}", cells[0], cells[-1])
     for label, tag in (
         ("training reward", "train/reward"),
         ("response length", "rollout/length"),
@@ -58,12 +59,26 @@ def summary_table(curves: dict[str, Curve]) -> Table:
     return table
 
 
+def held_out_cells(curves: dict[str, Curve], kind: str, end: str) -> list[str]:
+    """Of each evaluation the figure with its interval, as far as it has one."""
+    shape = ".1%" if end == "accuracy" else ".3g"
+    means, lows, highs = (
+        dict(zip(*curves.get(f"eval/{kind}_{end}", ((), ())), strict=True)) for end in (end, "low", "high")
+    )
+
+    def interval(step: int) -> str:
+        return f"  [{lows[step]:{shape}}, {highs[step]:{shape}}]" if step in lows and step in highs else ""
+
+    return [f"{mean:{shape}}{interval(step)}" for step, mean in means.items()]
+
+
 def draw(curves: dict[str, Curve], path: Path) -> None:
     """Reward, SNR, learning rate and gradient norms against the step."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True)
+    rewards = {"train/reward": "training reward"} | {f"eval/sampled_{end}": name for end, name in NAMES.items()}
     panels = (
-        ("reward", {"train/reward": "training reward", "eval/sampled_accuracy": "held-out accuracy"}, "linear"),
+        ("reward", rewards, "linear"),
         ("N·SNR / (1 + N·SNR)", {f"snr/factor_{name}": name for name in ("plug_in", "debiased", "ema")}, "linear"),
         ("learning rate η", {"train/lr": "η"}, "linear"),
         ("gradient norms", {"gradnorm/mean": "mean ‖∇log π‖ per sample", "snr/M1": "‖ĝ‖²"}, "log"),
@@ -72,7 +87,7 @@ def draw(curves: dict[str, Curve], path: Path) -> None:
         for tag, label in tags.items():
             if tag in curves:
                 axis.plot(*curves[tag], label=label, marker="o" if tag.startswith("eval/") else None)
-        if "eval/sampled_accuracy" in tags and "eval/sampled_low" in curves:
+        if tags is rewards and "eval/sampled_low" in curves:
             steps, low = curves["eval/sampled_low"]
             axis.fill_between(steps, low, curves["eval/sampled_high"][1], alpha=0.2, color="C1")
         axis.set(title=title, yscale=scale)

@@ -1,5 +1,6 @@
 """What every logged number means: TensorBoard shows it beside the chart, the report and the docs in their tables."""
 
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 #: By the tag, in which ``*`` stands for a name: what it is, and its unit. The first that fits counts.
@@ -18,9 +19,11 @@ TAGS = {
     "reward/errors": "Responses since the last step that could not be scored, and so have reward 0.",
     "eval/greedy_accuracy": "Share of the held-out problems that greedy responses solve.",
     "eval/sampled_accuracy": "Mean share of the sampled responses to a held-out problem that solve it.",
-    "eval/greedy_*": "An end of the 95 % interval of the greedy accuracy.",
-    "eval/sampled_*": "An end of the 95 % interval of the sampled accuracy.",
-    "eval/best": "Highest sampled accuracy so far.",
+    "eval/greedy_reward": "Mean reward of greedy responses to the held-out problems, where some is neither 0 nor 1.",
+    "eval/sampled_reward": "Mean reward of sampled responses to the held-out problems, where some is neither 0 nor 1.",
+    "eval/greedy_*": "An end of the 95 % interval of the greedy accuracy, or mean reward.",
+    "eval/sampled_*": "An end of the 95 % interval of the sampled accuracy, or mean reward.",
+    "eval/best": "Highest sampled accuracy, or mean reward, so far.",
     "eval/*_low": "Lower end of the 95 % interval of the figure of that name.",
     "eval/*_high": "Upper end of the 95 % interval of the figure of that name.",
     "eval/*": "Figure of a benchmark, as src/eval.py prints it.",
@@ -60,6 +63,14 @@ FIRST = {
     "seconds by phase": ["time/.*"],
     "tokens a second": ["throughput/tokens_per_second"],
 }
+
+
+def first(tags: Collection[str]) -> dict[str, list[str]]:
+    """Of runs that have these tags: charts of accuracy are of mean reward where that is what they have."""
+    if "eval/sampled_reward" not in tags:
+        return FIRST
+    name, ends = "held-out mean reward", ["eval/sampled_reward", "eval/sampled_low", "eval/sampled_high"]
+    return {name if "accuracy" in title else title: ends if "accuracy" in title else of for title, of in FIRST.items()}
 
 
 def meaning(tag: str) -> str | None:

@@ -13,7 +13,7 @@ from torch.utils.tensorboard.summary import hparams
 from callbacks.tags import FIRST, meaning
 
 #: What runs of a sweep are compared by.
-RESULTS = ("eval/sampled_accuracy", "eval/greedy_accuracy", "eval/best", "train/reward")
+RESULTS = ("eval/sampled_accuracy", "eval/greedy_accuracy", "eval/sampled_reward", "eval/best", "train/reward")
 
 
 class TensorBoard(TensorBoardLogger):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import PAGES, ROOT
 from hydra.types import RunMode
-from pasted import commands
+from pasted import code, commands
 
+from callbacks.record import read_curves
 from oblr import errors
 from oblr.commands.launch import composer, job_config
 from oblr.settings.check import check_settings
@@ -127,10 +128,9 @@ def test_commands_are_taken(command):
 
 def test_code_of_ones_own_runs(tmp_path, train, monkeypatch):
     """The files of docs/own.md, as the page shows them, in one short run."""
-    for language, name, text in re.findall(
-        r"^```(python|yaml)\n# (\S+)\n(.*?)^```$", (ROOT / "docs" / "own.md").read_text(), re.MULTILINE | re.DOTALL
-    ):
-        assert name.endswith("py" if language == "python" else "yaml")
+    shown = code(ROOT / "docs" / "own.md")
+    assert len(shown) == 5
+    for name, text in shown:
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text(text)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'mine'}:{':'.join(sys.path)}")
@@ -140,4 +140,8 @@ def test_code_of_ones_own_runs(tmp_path, train, monkeypatch):
     )
     assert done.returncode == 0, done.stderr
     assert "ShortBaseline" in (tmp_path / "run" / "config.yaml").read_text()
+    curves = read_curves(tmp_path / "run")
+    assert not any("accuracy" in tag for tag in curves)
+    means, lows, highs = (curves[f"eval/sampled_{end}"][1] for end in ("reward", "low", "high"))
+    assert all(0.1 < low <= mean <= high for low, mean, high in zip(lows, means, highs, strict=True))
     assert {"my_reward.reward", "my_problems.Doubles"} <= set((tmp_path / "run" / "config.yaml").read_text().split())

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from oblr.baselines.base import Baseline
+from oblr.baselines.base import Baseline, ever_moves
 from oblr.errors import SettingError
 from oblr.losses.base import Loss
 from oblr.policy.adapter import LoRA
 from oblr.policy.loading import load_config
+from oblr.policy.positions import check_lengths
 from oblr.run.checkpoint import meta, shapes
 from oblr.run.manifest import by_age, is_complete
 from oblr.schedules.base import Schedule
@@ -49,15 +50,11 @@ def check_machine(gpus: int, gpu_memory_gib: float, made: Mapping[str, str]) -> 
 
 
 def check_policy(path: str, dtype: str, max_model_len: int) -> PretrainedConfig:
-    """Whether the policy is a causal LM whose context holds what the engine may produce; returns its configuration."""
+    """Whether the policy is one model for all lengths that the engine may produce; returns its configuration."""
     if dtype not in ("float32", "bfloat16"):
         raise SettingError("policy.dtype", f"{dtype!r} is not supported", "use float32 or bfloat16")
     config = load_config(path)
-    context = getattr(config, "max_position_embeddings", None)
-    if context is not None and max_model_len > context:
-        raise SettingError(
-            "rollout.max_model_len", f"{max_model_len} tokens exceed the policy's context of {context}", "lower it"
-        )
+    check_lengths(config, max_model_len)
     return config
 
 
@@ -184,6 +181,13 @@ def check_batch(
             "rollout.group_size",
             f"{group_size} leaves no other response for the leave-one-out {type(baseline).__name__}",
             "use at least 2",
+        )
+    if not ever_moves(baseline, prompts_per_step, group_size):
+        raise SettingError(
+            "baseline",
+            f"{type(baseline).__name__} compares responses, and with rollout.prompts_per_step={prompts_per_step} and "
+            f"rollout.group_size={group_size} it has nothing to compare: no step would change the policy",
+            "raise rollout.group_size, or use baseline=none or baseline=remax",
         )
 
 

@@ -79,19 +79,39 @@ class PackedBatch:
         )
 
 
-def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
-    """Share sequences out between rows so that at most :data:`PADDING` of the tokens are padding."""
+def pack(rollouts: Sequence[Rollout], longest_row: int | None = None) -> PackedBatch:
+    """Share sequences out between rows so that at most :data:`PADDING` of the tokens are padding.
+
+    Args:
+        longest_row: most tokens of a row, if there is such a bound; it may cost more padding. A longer sequence has a
+            row of its own.
+    """
     sizes = [r.n_tokens for r in rollouts]
     n_rows = max(1, sum(sizes) // max(sizes))
     while True:
         rows = fill_rows(sizes, n_rows)
-        row_length = max(sum(sizes[i] for i in row) for row in rows)
-        if n_rows == 1 or n_rows * row_length * (1 - PADDING) <= sum(sizes):
+        length = longest(sizes, rows)
+        if n_rows == 1 or n_rows * length * (1 - PADDING) <= sum(sizes):
             break
         n_rows = n_rows * 19 // 20  # longer rows fill more evenly, but attention costs more in them
+    while longest_row is not None and longest(sizes, rows) > max(longest_row, *sizes):
+        n_rows += 1
+        rows = fill_rows(sizes, n_rows)
+    return lay_out(rollouts, rows)
 
+
+def longest(sizes: Sequence[int], rows: Sequence[Sequence[int]]) -> int:
+    """Tokens of the longest of rows that hold sequences of these sizes."""
+    return max(sum(sizes[i] for i in row) for row in rows)
+
+
+def lay_out(rollouts: Sequence[Rollout], rows: Sequence[Sequence[int]]) -> PackedBatch:
+    """Sequences in these rows, in the order in which each row names them."""
+    sizes = [r.n_tokens for r in rollouts]
+    row_length = longest(sizes, rows)
     input_ids = torch.zeros(len(rows), row_length, dtype=torch.long)
     # Positions of the padding run on from the row's last sequence: nothing reads it, and it needs no mask of its own.
+    # But none is beyond those of the longest sequence: some models choose frequencies by the largest position there is.
     position_ids = torch.arange(row_length).repeat(len(rows), 1)
     segment_ids = torch.full((len(rows), row_length), -1)
     predictors, targets, owners, behaviour = [], [], [], []
@@ -101,7 +121,7 @@ def pack(rollouts: Sequence[Rollout]) -> PackedBatch:
             prompt, completion = rollouts[i].prompt_ids, rollouts[i].completion
             end = start + rollouts[i].n_tokens
             input_ids[row, start:end] = torch.tensor(prompt + completion.token_ids)
-            position_ids[row, start:] = torch.arange(row_length - start)
+            position_ids[row, start:] = torch.arange(row_length - start) % max(sizes)
             segment_ids[row, start:end] = i
             first = row * row_length + start + len(prompt) - 1
             predictors.append(torch.arange(first, first + len(completion.token_ids)))

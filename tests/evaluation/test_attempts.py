@@ -5,7 +5,7 @@ from conftest import POCKET
 
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
-from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest
+from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest, new_tokens
 from oblr.policy.loading import load_tokenizer
 from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
 from oblr.rewards.math import MathReward
@@ -83,6 +83,21 @@ def test_what_cannot_be_tried():
     ):
         with pytest.raises(SettingError, match=f"^{setting}: "):
             check_tries(samples, ks, limit)
+
+
+def test_a_response_is_as_long_as_the_context_lets_it_be_where_nobody_says():
+    problems = BENCHMARK.first(None)
+    unsaid, prompt = (
+        Benchmark(BENCHMARK.problems, BENCHMARK.reward, None),
+        longest("sums", problems, TOKENIZER, 0, None),
+    )
+    for context, expected in ((None, 2048), (100_000, 2048), (256, 256 - prompt), (prompt + 1, 1)):
+        limit = new_tokens(unsaid, problems, TOKENIZER, context)
+        assert limit == expected
+        assert longest("sums", problems, TOKENIZER, limit, context) == prompt + limit
+    assert new_tokens(BENCHMARK, problems, TOKENIZER, 70) == 64  # what is asked for is refused, and not cut
+    with pytest.raises(SettingError, match="exceed a context"):
+        longest("sums", problems, TOKENIZER, new_tokens(unsaid, problems, TOKENIZER, prompt), prompt)
 
 
 PROSE = [

@@ -1,5 +1,6 @@
 """What a baseline is."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 from oblr.types import ResponseTokens, StepReport
+
+#: An advantage that is rounding.
+NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -110,3 +114,36 @@ def batch_live(groups: Groups) -> Tensor:
     """bool [n]: all groups, unless no reward of the step differs from another."""
     step = groups.step_rewards
     return torch.full((len(groups.rewards),), bool((step != step.flatten()[0]).any()))
+
+
+def ever_moves(baseline: Baseline, prompts: int, size: int) -> bool:
+    """Whether ``prompts`` groups of ``size`` unequal rewards have an advantage, at a first step or at the one after.
+
+    The baseline itself learns nothing of it.
+    """
+    tried = copy.deepcopy(baseline)
+    for seed in range(2):
+        groups = _drawn(prompts, size, seed)
+        if tried.live(groups).any() and (tried(groups).abs() > NOTHING).any():
+            return True
+        tried.study(groups)
+        tried.learn(groups)
+    return False
+
+
+def _drawn(prompts: int, size: int, seed: int) -> Groups:
+    """Responses of one token."""
+    generator = torch.Generator().manual_seed(seed)
+    rewards, weights, energy = (0.5 + torch.rand(3, prompts, size, generator=generator).double()).unbind()
+    count = prompts * size
+    tokens = ResponseTokens(
+        logs=torch.zeros(count, dtype=torch.float64),
+        energy=energy.flatten(),
+        sequences=torch.arange(count),
+        behaviour=-energy.flatten(),
+        lengths=torch.ones(count, dtype=torch.long),
+        group_size=size,
+        hidden=torch.ones(count, 1),
+    )
+    lengths, greedy = torch.ones(prompts, size, dtype=torch.long), torch.zeros(prompts)
+    return Groups(rewards.float(), weights, lengths, rewards.float(), greedy, tokens, torch.arange(prompts))

@@ -11,7 +11,7 @@ class BatchMeanBaseline(Baseline):
     REINFORCE++ includes the own sample and divides by the standard deviation over the batch; ``normalise`` does.
 
     Degenerate cases: a group of equal rewards has advantages, unless all rewards of the step are equal. A single
-    response has none to compare it with, and ``b = 0``.
+    response in the step has none to compare it with: ``b = 0``, and ``normalise`` is refused.
 
     Args:
         normalise: ``A_i = (R_i − mean R) / (std R + ε)`` over the step: biased, as all normalising is.
@@ -28,4 +28,5 @@ class BatchMeanBaseline(Baseline):
         return (rewards - (step.sum() - rewards) / max(step.numel() - 1, 1)).to(groups.rewards.dtype)
 
     def live(self, groups: Groups) -> Tensor:
-        return batch_live(groups)
+        alone = groups.step_rewards.numel() == 1 and not self.normalise
+        return groups.rewards[:, 0] != 0 if alone else batch_live(groups)

@@ -8,7 +8,8 @@ from oblr.baselines.base import Baseline, Groups
 class GroupMeanBaseline(Baseline):
     """``A_i = R_i − mean R`` over the group, own sample included: RLOO's advantages times ``1 − 1/G``.
 
-    The direction is unbiased, the length is short by that factor. A group of equal rewards has zero advantages.
+    The direction is unbiased, the length is short by that factor. A group of equal rewards has zero advantages;
+    one response a prompt is refused.
     """
 
     def __call__(self, groups: Groups) -> Tensor:

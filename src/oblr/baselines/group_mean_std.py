@@ -9,7 +9,7 @@ class GroupMeanStdBaseline(Baseline):
     """``A_i = (R_i − mean R) / (std R + ε)`` over the group, own sample included.
 
     Biased: the mean contains ``R_i`` (advantages shrink by 1 − 1/G) and the division weights prompts by difficulty.
-    A group of equal rewards has zero advantages.
+    A group of equal rewards has zero advantages; one response a prompt is refused.
 
     Args:
         epsilon: added to the standard deviation (of the group as a population).

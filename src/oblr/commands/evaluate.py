@@ -19,10 +19,11 @@ from oblr.checks import check_engine, check_folder
 from oblr.commands.rescore import rescore
 from oblr.data.ends import check_stop, end_tokens
 from oblr.errors import SettingError
-from oblr.evaluation.attempts import Benchmark, attempt, longest
+from oblr.evaluation.attempts import Benchmark, attempt, longest, new_tokens
 from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.loading import load_config, load_tokenizer, stored_weights, weights_digest
+from oblr.policy.positions import context_of
 from oblr.report.evaluations import write_evaluation
 from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose
@@ -123,12 +124,13 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
     benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
     judged = {name: benchmark.judged(cfg.limit) for name, benchmark in benchmarks.items()}
     firsts = {name: problems for name, (problems, _) in judged.items()}
-    tasks, columns = [], groups(firsts, cfg.by)
+    tasks, columns, context = [], groups(firsts, cfg.by), context_of(config)
     for name, problems in firsts.items():
         benchmark = benchmarks[name]
         try_out(benchmark.reward, problems[0], tokenizer.encode(problems[0].answer))
+        most = new_tokens(benchmark, problems, tokenizer, context)
         settings = common | {
-            "max_new_tokens": benchmark.max_new_tokens,
+            "max_new_tokens": most,
             "problems": len(problems),
             "left_out": judged[name][1],
             "digest": digest(problems),
@@ -137,7 +139,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         sampling = Sampling(
             cfg.samples,
             cfg.temperature,
-            benchmark.max_new_tokens,
+            most,
             tuple(ends),
             cfg.top_p,
             cfg.top_k,
@@ -145,7 +147,6 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
             tuple(cfg.stop),
         )
         tasks.append(Task(name, benchmark, problems, sampling, settings, columns[name]))
-    context = getattr(config, "max_position_embeddings", None)
     cfg.rollout.max_model_len = max(
         longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context) for task in tasks
     )

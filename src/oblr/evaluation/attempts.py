@@ -20,6 +20,9 @@ from oblr.types import Completion, Problem, Sampling
 #: Completions of prompts: what `oblr.rollout.engine.Engine.generate` does.
 Generate = Callable[[Sequence[Sequence[int]], Sampling, Sequence[int]], list[list[Completion]]]
 
+#: Tokens of a response where nobody says: worked solutions of mathematical benchmarks are rarely longer.
+ENOUGH = 2048
+
 
 class Source(Protocol):
     def __len__(self) -> int: ...
@@ -28,7 +31,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Problems, how responses to them are scored, and how long those may be, in tokens.
+    """Problems, how responses to them are scored, and how long those may be, in tokens (None: :func:`new_tokens`).
 
     A reward that has a method ``answer(text, completion)`` scores verdicts: right or wrong. Any other gives a number.
     One that has a method ``judges(problem)`` says of which problems; the others are left out, unless ``prose`` is
@@ -37,7 +40,7 @@ class Benchmark:
 
     problems: Source
     reward: Reward
-    max_new_tokens: int
+    max_new_tokens: int | None
     prose: str = "leave_out"
 
     @cached_property
@@ -140,6 +143,16 @@ def check_tries(samples: int, ks: Sequence[int], limit: int | None) -> None:
             raise SettingError(name, f"{count} is not a count", "use at least 1")
     if not all(isinstance(k, int) and 1 <= k <= samples for k in ks):
         raise SettingError("k", f"{list(ks)} are not numbers from 1 to samples={samples}", "use such, or more samples")
+
+
+def new_tokens(
+    benchmark: Benchmark, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, context: int | None
+) -> int:
+    """The longest response: what was asked for, or :data:`ENOUGH`, or less where the context has no room for it."""
+    if benchmark.max_new_tokens is not None:
+        return benchmark.max_new_tokens
+    prompt = max(len(encode(tokenizer, problem.prompt)) for problem in problems)
+    return ENOUGH if context is None else max(1, min(ENOUGH, context - prompt))
 
 
 def longest(

@@ -12,7 +12,7 @@ from oblr.rewards.base import Reward
 def local(
     path: str,
     reward: Reward,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     columns: Mapping[str, str | None] | None = None,
     answer_after: str = "",
     prompt: PromptFormat | None = None,

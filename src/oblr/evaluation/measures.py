@@ -20,14 +20,22 @@ from oblr.types import Problem
 UNBOUNDED = ("length", "reward")
 
 
-def per_problem(attempts: Sequence[Attempts], ks: Sequence[int]) -> dict[str, np.ndarray]:
+def are_verdicts(attempts: Sequence[Attempts]) -> bool:
+    """Whether the reward calls responses right or wrong, and has given each of these 1 or 0."""
+    return all(one.answers is not None and {0.0, 1.0}.issuperset(one.rewards) for one in attempts)
+
+
+def per_problem(attempts: Sequence[Attempts], ks: Sequence[int], verdicts: bool | None = None) -> dict[str, np.ndarray]:
     """The values [P] whose means are a benchmark's figures.
 
     With verdicts ``avg@n`` (share of right ones among all n responses), ``pass@k`` and ``maj@k`` (for k > 1: with one
     try both are ``avg``), else ``reward``; ``length`` in tokens; ``truncated``, the share that the token limit cut.
+
+    Args:
+        verdicts: None: as :func:`are_verdicts` says of these.
     """
-    n = len(attempts[0].rewards)
-    verdicts, values = attempts[0].answers is not None, dict[str, list[Any]]()
+    n, values = len(attempts[0].rewards), dict[str, list[Any]]()
+    verdicts = are_verdicts(attempts) if verdicts is None else verdicts
     values[f"avg@{n}" if verdicts else "reward"] = [np.mean(a.rewards) for a in attempts]
     if verdicts:
         several = [k for k in ks if k > 1]
@@ -38,11 +46,11 @@ def per_problem(attempts: Sequence[Attempts], ks: Sequence[int]) -> dict[str, np
     return {name: np.array(column, dtype=float) for name, column in values.items()}
 
 
-def measure(attempts: Sequence[Attempts], ks: Sequence[int]) -> dict[str, Interval]:
-    """The figures with their 95 % intervals over problems."""
+def measure(attempts: Sequence[Attempts], ks: Sequence[int], verdicts: bool | None = None) -> dict[str, Interval]:
+    """The figures with their 95 % intervals over problems; ``verdicts`` as for :func:`per_problem`."""
     return {
         name: bootstrap_interval(values, None if name in UNBOUNDED else (0.0, 1.0))
-        for name, values in per_problem(attempts, ks).items()
+        for name, values in per_problem(attempts, ks, verdicts).items()
     }
 
 
@@ -80,10 +88,11 @@ def _group(name: str, problem: Problem) -> str | int | float | None:
 
 
 def differences(
-    first: Sequence[Attempts], second: Sequence[Attempts], ks: Sequence[int]
+    first: Sequence[Attempts], second: Sequence[Attempts], ks: Sequence[int], verdicts: bool | None = None
 ) -> dict[str, tuple[float, float, Difference]]:
     """Of the same problems in the same order: both runs' figures and what the second has more."""
-    ours, theirs = per_problem(first, ks), per_problem(second, ks)
+    verdicts = are_verdicts([*first, *second]) if verdicts is None else verdicts
+    ours, theirs = per_problem(first, ks, verdicts), per_problem(second, ks, verdicts)
     return {
         name: (ours[name].mean(), theirs[name].mean(), paired_difference(ours[name], theirs[name]))
         for name in ours

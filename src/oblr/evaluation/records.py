@@ -15,7 +15,7 @@ from typing import Any
 
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts
-from oblr.evaluation.measures import Row, by_group, comparison_table, differences, measure, table
+from oblr.evaluation.measures import Row, are_verdicts, by_group, comparison_table, differences, measure, table
 from oblr.metrics.aggregate import Interval
 from oblr.run.provenance import write_whole
 from oblr.run.responses import compressed
@@ -79,12 +79,13 @@ class Record:
         Args:
             groups: what columns say of each problem; the figures of problems that are alike there are written, too.
         """
+        verdicts = are_verdicts(self.attempts)
         summary = {
-            "figures": _written(measure(self.attempts, ks)),
+            "figures": _written(measure(self.attempts, ks, verdicts)),
             "by": {
                 f"{column}={group}": {
                     "problems": len(part),
-                    "figures": _written(measure(part, ks)),
+                    "figures": _written(measure(part, ks, verdicts)),
                     "ids": [one.id for one in part],
                 }
                 for column, values in (groups or {}).items()
@@ -169,13 +170,14 @@ def compare(first: Path, second: Path) -> str:
         settings, others = ours[name]["settings"], theirs[name]["settings"]
         pairs = _same_problems(name, *(saved(folder / f"{name}.jsonl") for folder in (first, second)))
         ks = sorted({*ours[name]["k"]} & {*theirs[name]["k"]})
+        verdicts = are_verdicts([one for pair in pairs for one in pair])
         parts = {name: pairs}
         for group in (group for group in ours[name].get("by", {}) if group in theirs[name].get("by", {})):
             ids = {*ours[name]["by"][group].get("ids", ())} & {*theirs[name]["by"][group].get("ids", ())}
             parts[f"{name}: {group}"] = [pair for pair in pairs if pair[0].id in ids]
         for part, of_part in parts.items():
             if of_part:
-                rows[part] = differences([a for a, _ in of_part], [b for _, b in of_part], ks)
+                rows[part] = differences([a for a, _ in of_part], [b for _, b in of_part], ks, verdicts)
                 sizes[part] = len(of_part)
         for key in settings | others:
             if settings.get(key) != others.get(key):

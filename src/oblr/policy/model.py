@@ -30,6 +30,7 @@ from oblr.policy.attention import SDPA, VARLEN, boundaries
 from oblr.policy.fused import fuse
 from oblr.policy.loading import load_config, reader, without_dropout
 from oblr.policy.logits import head_path
+from oblr.policy.positions import longest_row
 from oblr.run.ranks import of_run
 from oblr.types import TokenScores
 
@@ -62,6 +63,8 @@ class TokenScorer(nn.Module):
         #: Whether the head's logits are never held at once, however few they are. A sharded head is gathered for its
         #: slices: by all ranks or by none, whatever targets each of them has.
         self.in_slices = False
+        #: Most tokens of a row of packed sequences, if the model has such a bound.
+        self.longest_row = longest_row(lm)
 
     def forward(self, packed: PackedBatch) -> TokenScores:
         hidden = self.lm.base_model(

@@ -20,6 +20,7 @@ from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, pack
 from oblr.policy import blame
 from oblr.policy.model import TokenScorer
+from oblr.policy.positions import MOST, ROW, beside, context_of, in_one_row, reach_of, short_windows
 from oblr.policy.probes import probes
 from oblr.run.randomness import kept_random_state
 from oblr.run.ranks import of_run
@@ -36,19 +37,24 @@ COEFFICIENTS = (0.8, 0.0, -0.5, 1.0)
 GROUP_SIZE = 2
 
 
-def check(scorer: TokenScorer, computed: torch.dtype) -> None:
+def check(
+    scorer: TokenScorer, computed: torch.dtype, longest: int | None = None, longest_row: int | None = None
+) -> None:
     """Leaves model, gradients and generators as they were. Collective.
 
     Args:
         scorer: of the policy; nothing of it has a gradient.
         computed: precision of the layers' products.
+        longest: tokens of the longest sequence that a run can make; None: any, as far as the model has positions.
+        longest_row: tokens of the longest row that will be packed; None: any.
 
     Raises:
         SettingError: log-probabilities, squared norms of sequences or groups, or the weighted gradient are off.
     """
+    longest = longest or reach_of(scorer.lm.config)
     lm, tolerance = scorer.lm, TOLERANCES[computed]
     rollouts = probes(cast(nn.Embedding, lm.get_input_embeddings()))
-    with kept_random_state(), _left_alone(scorer):
+    with kept_random_state(), _left_alone(scorer), short_windows(lm, longest):
         truth = autograds(scorer, rollouts)
         whole, *halves = (pack(some).to(truth.logs.device) for some in (rollouts, rollouts[:2], rollouts[2:]))
         routes = ((GradNorms("exact", "one"), [whole]), (GradNorms("exact", "two"), [whole]), (GradNorms(), halves))
@@ -63,6 +69,7 @@ def check(scorer: TokenScorer, computed: torch.dtype) -> None:
                 f"{layer} computes something else for packed sequences than in the model's own forward: "
                 f"log-probabilities differ by {percent(logs)}"
             )
+        check_reach(scorer, rollouts, truth, OF_LOGS * tolerance, longest, longest_row)
         compare_gradients(scorer, truth, tolerance, len(routes))
         if not norms <= tolerance:
             scorer.zero_grad()
@@ -156,6 +163,33 @@ def subtract(scorer: TokenScorer, norms: GradNorms, parts: list[PackedBatch], tr
     return largest(logs), largest((found - expected).abs() / expected)
 
 
+def check_reach(
+    scorer: TokenScorer,
+    rollouts: Sequence[Rollout],
+    truth: Truth,
+    tolerance: float,
+    longest: int | None,
+    longest_row: int | None,
+) -> None:
+    """Whether log-probabilities stay those of each sequence alone beside the longest, and in the longest row."""
+    with _one_line("the step cannot run it with long sequences"):
+        far = 0.0 if longest is None else largest(beside(scorer, rollouts, truth.logs, longest, scorer.longest_row))
+        if not far <= tolerance:
+            refuse(
+                f"log-probabilities differ by {percent(far)} once a sequence of {longest} tokens is packed beside them",
+                "set rollout.max_model_len to the length from which its positions mean something else, or use another",
+            )
+        context = context_of(scorer.lm.config)
+        if context is None or (longest_row is not None and longest_row <= context):
+            return
+        if scorer.longest_row is not None:
+            refuse(f"rows of more than its {context} positions fail: its causal mask is a table of that size")
+        if context <= ROW and context * sum(p.numel() for p in scorer.parameters()) <= MOST:
+            row = largest(in_one_row(scorer, rollouts, truth.logs, context + 1))
+            if not row <= tolerance:
+                refuse(f"log-probabilities differ by {percent(row)} in rows of more than its {context} positions")
+
+
 def largest(gaps: Tensor) -> float:
     """Of all ranks; infinite where one is not a number."""
     return of_run().greatest(gaps.nan_to_num(nan=torch.inf).max().item())
@@ -177,8 +211,10 @@ def percent(gap: float) -> str:
     return f"{100 * gap:.3g} %"
 
 
-def refuse(problem: str) -> NoReturn:
-    fix = "this model cannot be trained here: use another, or teach oblr.gradnorm and oblr.policy what it does"
+def refuse(
+    problem: str,
+    fix: str = "this model cannot be trained here: use another, or teach oblr.gradnorm and oblr.policy what it does",
+) -> NoReturn:
     raise SettingError("policy.path", problem, fix)
 
 

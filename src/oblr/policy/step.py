@@ -161,7 +161,8 @@ class PolicyModule(LogsOnce):
     def on_train_start(self) -> None:
         """A policy that the step would get wrong ends the run here, before an engine has started."""
         with self.clock.phase("self-check"), self.trainer.precision_plugin.train_step_context():
-            check(self.scorer, self.computed_in)
+            longest = getattr(getattr(self.trainer, "datamodule", None), "max_model_len", None)
+            check(self.scorer, self.computed_in, longest, self.scorer.longest_row)
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ class PolicyModule(LogsOnce):
         That an engine has the very weights is seen where they are sent; this sees whether it computes the same with
         them. Kernels round apart, in bfloat16 now and then by several nats: the largest gap says little.
         """
-        packed = pack(batch.rollouts[:sequences]).to(self.device)
+        packed = pack(batch.rollouts[:sequences], self.scorer.longest_row).to(self.device)
         with torch.no_grad():
             gaps = (self.scorer(packed).logprobs - packed.behaviour_logprobs).abs()
         gaps = gaps.masked_fill(gaps.isnan(), math.inf)  # of a number and NaN, ranks may find either the larger
@@ -291,7 +292,8 @@ class PolicyModule(LogsOnce):
         with rounded_once():  # no weight changes between the micro-batches of a batch
             for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):
                 rollouts = [rollout for q in groups for rollout in batch.group(q)]
-                yield torch.tensor(groups), [pack(part).to(self.device) for part in cut(rollouts, n_parts)]
+                parts = [pack(part, self.scorer.longest_row) for part in cut(rollouts, n_parts)]
+                yield torch.tensor(groups), [packed.to(self.device) for packed in parts]
 
     def moments(self, group_squares: Tensor) -> Moments:
         """Turn ``.grad`` from ``Σ_q g_q`` into ``ĝ = (1/N) Σ_q g_q``, over all ranks, and measure M1 and M2."""

@@ -1,7 +1,7 @@
 """Configurations compared over their seeds: means with intervals, and paired tests against the first of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +10,15 @@ from callbacks.summary import outcome
 from oblr.metrics.aggregate import interquartile_mean
 from oblr.metrics.problems import paired_difference
 from oblr.report.runs import Run
-from oblr.run.sweeps import COLUMNS, SEED
+from oblr.run.sweeps import COLUMNS, SEED, columns_of, held_out
 
-#: Title → metric of a run. The first is there without any evaluation.
-TITLES = {"reward over the run": "train/reward", **{title.removesuffix(", %"): of for title, of in COLUMNS.items()}}
+
+def titled(columns: Mapping[str, str]) -> dict[str, str]:
+    """Title → metric of a run. The first is there without any evaluation."""
+    return {"reward over the run": "train/reward"} | {title.removesuffix(", %"): of for title, of in columns.items()}
+
+
+TITLES = titled(COLUMNS)
 
 
 def comparison(runs: Sequence[Run], differs: Sequence[str]) -> list[dict[str, Any]]:
@@ -27,7 +32,8 @@ def comparison(runs: Sequence[Run], differs: Sequence[str]) -> list[dict[str, An
     for run in runs:
         if run.finished:
             rows.setdefault(str(configuration(run, differs)), []).append(run)
-    numbers = {title: [of_seeds(group, metric) for group in rows.values()] for title, metric in TITLES.items()}
+    titles = titled(columns_of(run.curves for run in runs))
+    numbers = {title: [of_seeds(group, metric) for group in rows.values()] for title, metric in titles.items()}
     return [
         {
             "configuration": configuration(group[0], differs),
@@ -57,8 +63,8 @@ def of_seeds(runs: Sequence[Run], metric: str) -> dict[Any, float]:
     found = {}
     for run in runs:
         values = {**outcome(run.folder), "train/reward": float(np.mean(run.curves["train/reward"][1]))}
-        if metric in values:
-            found[run.settings.get(SEED)] = values[metric]
+        if (value := held_out(values, metric)) is not None:
+            found[run.settings.get(SEED)] = value
     return found
 
 

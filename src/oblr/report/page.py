@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from callbacks.tags import FIRST, meaning
+from callbacks.tags import first, meaning
 from oblr.report.comparison import comparison, configuration
 from oblr.report.runs import Run, differing
 from oblr.run.provenance import write_whole
@@ -59,7 +59,7 @@ def content(runs: Sequence[Run]) -> dict[str, Any]:
         ],
         "differs": differs,
         "comparison": comparison(runs, differs),
-        "charts": FIRST,
+        "charts": first({tag for run in runs for tag in run.curves}),
         "meanings": {tag: meaning(tag) for run in runs for tag in run.curves},
     }
 

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,12 @@ COLUMNS = {
     "final accuracy, %": "eval/sampled_accuracy",
     "area, %": "eval/sampled_area",
     "greedy accuracy, %": "eval/greedy_accuracy",
+}
+#: The same where rewards are others than 0 and 1 in any of the runs.
+REWARDS = {
+    "final mean reward": "eval/sampled_reward",
+    "area": "eval/sampled_area",
+    "greedy mean reward": "eval/greedy_reward",
 }
 
 
@@ -142,18 +148,38 @@ class Row:
     columns: dict[str, Interval]
 
 
+def outcomes(tasks: Sequence[Task]) -> dict[int, dict[str, float]]:
+    """The metrics of the finished tasks, by their numbers."""
+    return {task.number: json.loads((task.folder / FINISHED).read_text())["metrics"] for task in tasks if task.finished}
+
+
+def graded(runs: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a held-out reward in any of these runs was neither 0 nor 1."""
+    return any(REWARDS["final mean reward"] in run for run in runs)
+
+
+def columns_of(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    return REWARDS if graded(runs) else COLUMNS
+
+
+def held_out(run: Mapping[str, float], metric: str) -> float | None:
+    """Of a run; its accuracy, where all its rewards were 0 or 1, is a mean reward."""
+    return run.get(metric, run.get(metric.replace("_reward", "_accuracy")))
+
+
 def rows(tasks: Sequence[Task]) -> list[Row]:
     configurations: dict[tuple[tuple[str, str], ...], list[Task]] = {}
     for task in tasks:
         own = tuple((name, value) for name, value in task.varied.items() if name != SEED)
         configurations.setdefault(own, []).append(task)
-    table = []
+    table, found = [], outcomes(tasks)
+    scale, titles = 1 if graded(found.values()) else 100, columns_of(found.values())
     for own, group in configurations.items():
-        metrics = [json.loads((task.folder / FINISHED).read_text())["metrics"] for task in group if task.finished]
+        metrics = [found[task.number] for task in group if task.number in found]
         columns = {
-            title: interquartile_mean([100 * run[metric] for run in metrics])
-            for title, metric in COLUMNS.items()
-            if metrics and all(metric in run for run in metrics)
+            title: interquartile_mean([scale * value for value in values if value is not None])
+            for title, metric in titles.items()
+            if metrics and None not in (values := [held_out(run, metric) for run in metrics])
         }
         table.append(Row(dict(own), len(group), len(metrics), columns))
     return table
@@ -168,7 +194,7 @@ def write_table(folder: Path, tasks: Sequence[Task]) -> str:
     while True:
         missing = [task for task in tasks if not task.finished]
         table = rows(tasks)
-        text = markdown(table, missing)
+        text = markdown(table, missing, list(columns_of(outcomes(tasks).values())))
         write_whole(folder / "table.md", text)
         record = {
             "rows": [
@@ -189,20 +215,21 @@ def known(interval: Interval) -> dict[str, float]:
     return {name: value for name, value in interval._asdict().items() if math.isfinite(value)}
 
 
-def markdown(table: Sequence[Row], missing: Sequence[Task]) -> str:
+def markdown(table: Sequence[Row], missing: Sequence[Task], titles: Sequence[str]) -> str:
     """Interquartile means over seeds with their 95 % intervals; below it whatever is not finished."""
 
     def cell(interval: Interval | None) -> str:
         if interval is None:
             return ""
-        ends = f" [{interval.low:.1f}, {interval.high:.1f}]" if math.isfinite(interval.low) else ""
-        return f"{interval.mean:.1f}{ends}"
+        mean, low, high = (f"{value:{shape}}" for value in interval)
+        return f"{mean} [{low}, {high}]" if math.isfinite(interval.low) else mean
 
+    shape = ".1f" if list(titles) == list(COLUMNS) else ".3g"
     names = list(table[0].varied) or ["configuration"]
-    lines = ["| " + " | ".join([*names, "seeds", *COLUMNS]) + " |", "|---" * (len(names) + 1 + len(COLUMNS)) + "|"]
+    lines = ["| " + " | ".join([*names, "seeds", *titles]) + " |", "|---" * (len(names) + 1 + len(titles)) + "|"]
     for row in table:
         seeds = f"{row.finished}" if row.finished == row.tasks else f"{row.finished} of {row.tasks}"
-        cells = [*(row.varied.values() or ["all"]), seeds, *(cell(row.columns.get(title)) for title in COLUMNS)]
+        cells = [*(row.varied.values() or ["all"]), seeds, *(cell(row.columns.get(title)) for title in titles)]
         lines.append("| " + " | ".join(cells) + " |")
     if missing:
         lines += ["", f"Not finished: {len(missing)}.", ""]

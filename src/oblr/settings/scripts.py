@@ -34,7 +34,7 @@ PATHS = {
 BENCHMARKS: dict[str, tuple[Any, str]] = {
     "benchmarks": (Parts(Part("oblr.evaluation")), "sets of problems, by name"),
     "benchmarks_dir": (Text, "folder of JSONL files; null: the Hub"),
-    "max_new_tokens": (Count, "longest response to mathematical benchmarks, tokens"),
+    "max_new_tokens": (Count | None, "longest response, tokens; null: 2048, or less where the context is full before"),
 }
 TRAIN: Section = section(
     name=(str, "runs go to runs/<name>/<time>"),
@@ -128,7 +128,7 @@ CLASSES: dict[str, Section] = {
     "oblr.evaluation.attempts.Benchmark": section(
         problems=(Part("oblr.data"), "what is asked"),
         reward=(Part("oblr.rewards"), "what scores a response"),
-        max_new_tokens=(Count, "longest response, tokens"),
+        max_new_tokens=(Count | None, "longest response, tokens; null: as long as the context and 2048 let it be"),
         prose=PROSE,
     ),
     "oblr.evaluation.local.local": section(
@@ -138,7 +138,7 @@ CLASSES: dict[str, Section] = {
         **CHOICES,
         prompt=(Part("oblr.data"), "what becomes of questions"),
         reward=(Part("oblr.rewards"), "what scores a response"),
-        max_new_tokens=(Count, "longest response, tokens"),
+        max_new_tokens=(Count | None, "longest response, tokens; null: as long as the context and 2048 let it be"),
         prose=PROSE,
     ),
     "oblr.policy.pretraining.PretrainModule": section(
