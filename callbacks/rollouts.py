@@ -37,12 +37,13 @@ class RolloutLog(Observer):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.folder.mkdir(exist_ok=True)
+        self.renumber(trainer.global_rank)
         for path in self.files(trainer.global_rank):
-            if step_of(path) >= trainer.current_epoch:
+            if step_of(path) > trainer.current_epoch:
                 path.unlink()
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        step, rank = trainer.current_epoch, trainer.global_rank
+        step, rank = trainer.current_epoch + 1, trainer.global_rank
         write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", compressed(rows(step, policy, report)))
         self.forget(rank, self.limit / trainer.world_size)
 
@@ -58,6 +59,12 @@ class RolloutLog(Observer):
             if not self.warned:
                 log.warning(f"the oldest rollouts are deleted, since all take more than {self.limit / 2**20:g} MiB")
                 self.warned = True
+
+    def renumber(self, rank: int) -> None:
+        """Give files that count the steps from 0, as they once did, the names of today."""
+        files = self.files(rank)
+        for path in reversed(files if files and step_of(files[0]) == 0 else []):
+            path.rename(self.folder / f"step-{step_of(path) + 1:06d}-rank{rank}.jsonl.gz")
 
     def files(self, rank: int) -> list[Path]:
         """Of a rank, oldest first."""
@@ -120,8 +127,8 @@ def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def files_of_steps(folder: Path) -> dict[int, list[Path]]:
-    """The steps whose responses were kept, in their order, with a file of each rank."""
+    """The steps whose responses were kept, in their order, from 1, with a file of each rank."""
     found: dict[int, list[Path]] = {}
     for path in sorted(folder.glob("step-*.jsonl.gz")):
         found.setdefault(step_of(path), []).append(path)
-    return found
+    return {step + 1: files for step, files in found.items()} if 0 in found else found  # of an earlier version

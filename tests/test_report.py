@@ -51,7 +51,7 @@ def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 
     trainer.current_epoch = 0
     log.on_train_start(trainer, None)
     for step in range(steps):
-        record.log_metrics({"train/reward": 0.1 * step + seed + 10 * eta0 * seed, "train/lr": eta0}, step)
+        record.log_metrics({"train/reward": 0.1 * step + seed + 10 * eta0 * seed, "train/lr": eta0}, step + 1)
         report = make_report()
         object.__setattr__(report.batch.rollouts[0], "text", text)
         trainer.current_epoch = step
@@ -70,11 +70,11 @@ def test_a_page_of_one_run(tmp_path):
     path = write_report(folder, [read_run(folder)])
     shown = data_of(path.read_text())
     (run,) = shown["runs"]
-    assert run["curves"]["train/reward"] == [[0, 1, 2, 3], pytest.approx([1.1, 1.2, 1.3, 1.4])]
+    assert run["curves"]["train/reward"] == [[1, 2, 3, 4], pytest.approx([1.1, 1.2, 1.3, 1.4])]
     assert run["warnings"] == [[3, "step 3: the entropy has collapsed"]]
     assert run["settings"] == {"seed": 1, "eta0": 0.01}
     assert shown["meanings"]["train/lr"].startswith("η_t")
-    (of_rank,) = run["rollouts"]["2"]
+    (of_rank,) = run["rollouts"]["3"]
     responses = [json.loads(line) for line in gzip.decompress(base64.b64decode(of_rank)).splitlines()]
     assert responses[0]["text"] == "so it is 3"
     assert len(responses) == 4
@@ -101,9 +101,9 @@ def test_a_page_needs_nothing_and_runs_nothing_of_a_response(tmp_path):
 def test_of_long_runs_steps_are_left_out_evenly(tmp_path):
     run = read_run(make_run(tmp_path / "run", steps=9))
     everything = sum(len(of_rank) for files in packed(run, 10**9).values() for of_rank in files)
-    assert list(packed(run, everything)) == list(range(9))
-    assert list(packed(run, int(0.99 * everything))) == [0, 2, 4, 6, 8]
-    assert list(packed(run, everything // 2)) == [0, 4, 8]
+    assert list(packed(run, everything)) == list(range(1, 10))
+    assert list(packed(run, int(0.99 * everything))) == [1, 3, 5, 7, 9]
+    assert list(packed(run, everything // 2)) == [1, 5, 9]
     assert packed(run, 10) == {}  # as of each of many runs in one page
 
 

@@ -70,7 +70,7 @@ def test_the_demo_shows_what_it_does(demo):
         time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""
     curves = read_curves(folder)
     for tag in every_step.split():
-        assert curves[tag][0] == list(range(DEMO_STEPS)), tag
+        assert curves[tag][0] == list(range(1, DEMO_STEPS + 1)), tag
 
 
 def test_tensorboard_has_every_number_and_what_it_means(demo):
@@ -159,7 +159,7 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
     whole, parts = (read_curves(tmp_path / name) for name in ("whole", "parts"))
     for tag in ("train/lr", "train/reward", "snr/ema", "gradnorm/mean"):
         assert whole[tag] == parts[tag], tag
-    for step in range(4):
+    for step in range(1, 5):
         whole, parts = (read_rollouts(tmp_path / name / "rollouts", step) for name in ("whole", "parts"))
         assert whole == parts
         assert len(whole) == 32
@@ -257,5 +257,5 @@ def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
         result = train(f"steps={done}", *trainer, *resume, "optimizer=adamw", "eta0=1e-3")
         assert result.returncode == 0, result.stderr
     curves = read_curves(tmp_path / "run")
-    assert curves["train/lr"][0] == [0, 1, 2]
+    assert curves["train/lr"][0] == [1, 2, 3]
     assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3

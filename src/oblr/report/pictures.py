@@ -57,7 +57,7 @@ def draw(title: str, tag: str, found: Sequence[tuple[str, list[Curve]]]) -> Figu
         points: dict[int, list[float]] = {}
         for steps, values in curves:
             for step, value in zip(steps, values, strict=True):
-                points.setdefault(step + 1, []).append(value)
+                points.setdefault(step, []).append(value)
         at = sorted(points)
         axes.plot(at, [np.mean(points[step]) for step in at], label=label, linewidth=1.2)
         if len(curves) > 1:
