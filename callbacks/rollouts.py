@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
+from torch import Tensor
 
 from callbacks.observer import Observer
 from oblr.policy.step import PolicyModule
@@ -78,13 +79,9 @@ def step_of(path: Path) -> int:
 def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[str, Any]]:
     """What is known of each response of this rank; None where a number was not measured or is not finite.
 
-    ``share`` is ``‖c_i ∇θ log π(o_i|q)‖ / N``, the length of the response's part in ``ĝ``: known where the step has
-    measured norms, and its coefficient is one of responses that no clipping changes.
+    ``share`` is what :func:`shares` says, ``group_square`` is ``‖g_q‖²`` of the response's group.
     """
     batch, size = report.batch, report.batch.group_size
-    exact = policy.baseline.needs_norms and policy.gradnorm.measures
-    known = exact and not policy.per_token and not policy.loss.signed
-    shares = report.advantages.abs().double() * report.weights.sqrt() / report.rewards.numel()
     measured = {
         "reward": report.scores,
         "shaped_reward": report.rewards,
@@ -93,7 +90,8 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
         "weight": report.weights,
         "baseline": report.rewards - report.advantages,
         "advantage": report.advantages,
-        "share": shares if known else torch.full_like(shares, math.nan),
+        "share": shares(policy, report),
+        "group_square": report.group_squares[:, None].expand_as(report.weights),
     }
     columns = {name: values.tolist() for name, values in measured.items()}  # at once: a number at a time takes longer
     live = report.live.tolist()
@@ -117,6 +115,22 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
             "reward_parts": rollout.reward_parts,
             **numbers,
         }
+
+
+def shares(policy: PolicyModule, report: StepReport) -> Tensor:
+    """Share of each response in the step's update, float64 [N, G]: they sum to 1 over the responses of all ranks.
+
+    ``‖c_i ∇θ log π(o_i|q)‖ / Σ_j ‖c_j ∇θ log π(o_j|q)‖`` with the coefficients that the update has had: how long a
+    response's part is, beside all parts. NaN in groups without a gradient, and everywhere where norms of live groups
+    were not measured, tokens have coefficients of their own, or nothing moved.
+    """
+    norms = report.square_norms.sqrt()
+    # What an observer has measured for a baseline that needs no norms is without a loss's factors of tokens.
+    plain = policy.baseline.needs_norms or not policy.loss.per_token
+    known = plain and not policy.per_token and bool(norms[report.live].isfinite().all())
+    parts = report.coefficients * norms
+    total = parts[report.live].sum()
+    return parts / total if known and total > 0 else torch.full_like(parts, math.nan)
 
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:

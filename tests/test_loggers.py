@@ -67,7 +67,7 @@ def test_wandb(ran):
     folder = ran("wandb")
     (table,) = (folder / "wandb").glob("offline-run-*/files/media/table/rollout/samples_*.table.json")
     shown = json.loads(table.read_text())
-    assert shown["columns"] == ["", "prompt", "response", "reward", "advantage", "weight"]
+    assert shown["columns"] == ["", "prompt", "response", "reward", "advantage", "weight", "share of the update"]
     assert {row[0] for row in shown["data"]} == {"best", "worst", "largest share"}
     (record,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     logged = record.read_bytes()

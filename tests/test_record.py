@@ -7,12 +7,12 @@ import logging
 import pytest
 import torch
 from conftest import ROOT
-from test_tags import NAN, Watch, make_report
+from test_tags import NAN, Policy, make_report
 
 from callbacks.record import METRICS, RunRecord, read_curves
 from callbacks.rollouts import RolloutLog, files_of_steps, read_rollouts, rows
 from callbacks.tags import table
-from oblr.gradnorm.measure import GradNorms
+from oblr.baselines.rloo import RLOOBaseline
 
 
 def test_curves_of_what_was_logged(tmp_path):
@@ -48,7 +48,7 @@ def test_a_run_of_an_earlier_version_is_read_and_goes_on_with_its_steps_from_1(t
     for step in range(3):
         record.log_metrics({"eval/best": float(step)}, step)
         record.log_metrics({"train/lr": step + 1.0}, step)
-        name = f"step-{step:06d}-rank0.jsonl.gz"
+        name = f"step-{step:06d}-rank{trainer.global_rank}.jsonl.gz"
         (tmp_path / "rollouts" / name).write_bytes(gzip.compress(f'{{"group": {step}, "response": 0}}\n'.encode()))
     assert read_curves(tmp_path) == {"train/lr": ([1, 2, 3], [1.0, 2.0, 3.0]), "eval/best": ([0, 1, 2], [0.0, 1.0, 2.0])}
     assert [read_rollouts(tmp_path / "rollouts", step)[0]["group"] for step in (1, 2, 3)] == [0, 1, 2]
@@ -59,15 +59,6 @@ def test_a_run_of_an_earlier_version_is_read_and_goes_on_with_its_steps_from_1(t
     assert [read_rollouts(tmp_path / "rollouts", step)[0]["group"] for step in (1, 2)] == [0, 1]
     log.on_step(trainer, Policy(), make_report())
     assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
-
-
-class Policy(Watch):
-    """With exact norms of responses, whose coefficients nothing clips."""
-
-    per_token = False
-
-    def __init__(self, tier="exact", signed=False):
-        super().__init__(gradnorm=GradNorms(tier), loss=type("Loss", (), {"signed": signed}))
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -83,7 +74,8 @@ def test_what_is_kept_of_a_response(first):
     assert row["reward"] == rollout.reward
     assert (row["step"], row["tokens"], row["square_norm"], row["weight"], row["ratio"]) == (7, 1, 9, 9, 1)
     assert (row["advantage"], row["baseline"]) == (-0.5, 0.5)
-    assert row["share"] == pytest.approx(0.5 * 3 / 6)
+    assert row["share"] == pytest.approx(0.25 * 3 / (1 + 4 + 0.75 + 0.25))
+    assert row["group_square"] == 4
     assert json.loads(json.dumps(row)) == row
 
 
@@ -91,8 +83,27 @@ def test_what_was_not_measured_is_none():
     last = list(rows(0, Policy(), make_report(first=1)))[-1]
     assert not last["live"]
     assert last["square_norm"] is last["weight"] is last["ratio"] is last["share"] is None
-    for policy in (Policy("length"), Policy(signed=True)):
-        assert {row["share"] for row in rows(0, policy, make_report())} == {None}
+
+
+def test_shares_are_of_the_whole_step():
+    """They sum to 1 over the responses of all ranks; what an observer has measured for another baseline counts too."""
+    for policy in (Policy(), Policy("uniform")):
+        found = {(row["group"], row["response"]): row["share"] for first in (0, 1) for row in rows(1, policy, make_report(first))}
+        assert sum(share for share in found.values() if share is not None) == pytest.approx(1)
+        assert found[0, 1] == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize("unknown", ["norms", "tokens", "factors of tokens", "update"])
+def test_no_share_is_told_where_it_is_not_known(unknown):
+    changes = {
+        "norms": {"square_norms": torch.tensor([[4.0, 16], [NAN, NAN], [NAN, NAN]], dtype=torch.float64)},
+        "update": {"coefficients": torch.zeros(3, 2, dtype=torch.float64)},
+    }
+    policy = Policy(per_token=unknown == "factors of tokens")
+    policy.per_token = unknown == "tokens"
+    if unknown == "factors of tokens":
+        policy.baseline = RLOOBaseline()
+    assert {row["share"] for row in rows(1, policy, make_report(**changes.get(unknown, {})))} == {None}
 
 
 def test_a_refused_step_can_be_read(tmp_path):

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, SMALL, run_script
-from test_record import Policy, Run
-from test_tags import make_report
+from test_record import Run
+from test_tags import Policy, make_report
 
 from callbacks.record import RunRecord
 from callbacks.rollouts import RolloutLog

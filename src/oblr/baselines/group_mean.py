@@ -11,5 +11,9 @@ class GroupMeanBaseline(Baseline):
     The direction is unbiased, the length is short by that factor. A group of equal rewards has zero advantages.
     """
 
+    @property
+    def words(self) -> str:
+        return "mean reward of the group, its own included"
+
     def __call__(self, groups: Groups) -> Tensor:
         return groups.rewards - groups.rewards.mean(1, keepdim=True)
