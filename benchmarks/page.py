@@ -82,7 +82,7 @@ def make_run(folder: Path, steps: int, words: int) -> None:
         baseline=GradientWeightedBaseline(),
         gradnorm=GradNorms("exact"),
         per_token=False,
-        loss=SimpleNamespace(signed=False),
+        loss=SimpleNamespace(per_token=False),
     )
     folder.mkdir()
     (folder / "config.yaml").write_text(f"seed: 1\nsteps: {steps}\n")
