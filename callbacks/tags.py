@@ -1,4 +1,4 @@
-"""What every logged number means: TensorBoard shows it beside the chart, the report and the docs in their tables."""
+"""What every logged number means: TensorBoard shows it on its tab Scalars, the report and the docs in their tables."""
 
 from fnmatch import fnmatchcase
 

@@ -19,7 +19,7 @@ RESULTS = ("eval/sampled_accuracy", "eval/greedy_accuracy", "eval/best", "train/
 #: A group of the tab that TensorBoard opens, which sorts groups by their names: before ``baseline``.
 GLANCE = "at a glance"
 #: What it shows a second time, in this order.
-HEADLINES = ("train/reward", "eval/sampled_accuracy", "snr/debiased", "train/lr", "gradnorm/mean", "snr/M1")
+HEADLINES = ("train/reward", "eval/sampled_accuracy", "snr/debiased", "train/lr", "gradnorm/q50", "snr/M1")
 
 
 class TensorBoard(TensorBoardLogger):
