@@ -71,6 +71,13 @@ BANDS = {
 #: The chart that says what governs the rate, and the hyper-parameter that does.
 RATE, GOVERNED = "learning rate", "learning_rate"
 
+#: Categories of TensorBoard's tab Custom Scalars, first ones first: charts of a single line. It puts those with a band
+#: below the others of their category. Other charts of one line come last, others again are categories of their own.
+CATEGORIES = {
+    "does it learn": ["reward", "held-out accuracy"],
+    "what moves it": ["signal-to-noise ratio", RATE, "gradient norm of a response", "squared norm of the gradient"],
+}
+
 #: What legends call a tag, where its last part alone would not do.
 NAMES = {
     "train/reward": "training reward",

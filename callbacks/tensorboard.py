@@ -12,7 +12,7 @@ from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary, Sum
 from torch.utils.tensorboard.summary import hparams
 
 from callbacks.record import OF_STEP
-from callbacks.tags import BANDS, FIRST, GOVERNED, RATE, meaning, name
+from callbacks.tags import BANDS, CATEGORIES, FIRST, GOVERNED, RATE, meaning, name
 
 #: What runs of a sweep are compared by.
 RESULTS = ("eval/sampled_accuracy", "eval/greedy_accuracy", "eval/best", "train/reward")
@@ -92,14 +92,16 @@ def layout(tags: Iterable[str], governed: str = "") -> dict[str, dict[str, list[
         governed: what governs the learning rate.
     """
     tags = sorted(tags)
-    found: dict[str, dict[str, list[Any]]] = {GLANCE: {}}
+    found: dict[str, dict[str, list[Any]]] = {category: {} for category in CATEGORIES}
+    others: dict[str, list[Any]] = {}
     for title, patterns in FIRST.items():
+        category = next((found[kind] for kind, titles in CATEGORIES.items() if title in titles), others)
         titled = f"{title}: {governed}" if title == RATE and governed else title
         if patterns[1:] == BANDS.get(patterns[0]):
-            found[GLANCE][titled] = ["Margin", patterns]
+            category[titled] = ["Margin", patterns]
         elif patterns == [re.escape(patterns[0])]:
-            found[GLANCE][titled] = ["Multiline", patterns]
+            category[titled] = ["Multiline", patterns]
         else:
             own = [tag for pattern in patterns for tag in tags if re.fullmatch(pattern, tag)]
             found[title] = {name(tag): ["Multiline", [tag]] for tag in own or patterns}
-    return found
+    return found | {"how it goes": others}

@@ -115,7 +115,8 @@ def compared(cfg: DictConfig) -> dict[str, Any]:
     sections = OmegaConf.to_container(OmegaConf.masked_copy(cfg, COMPARED), resolve=True)
     options = {name: choice for name, choice in HydraConfig.get().runtime.choices.items() if name in COMPARED}
     for path, value in leaves(sections):
-        if path not in options and not path.endswith("._target_"):
+        told = path != "optimizer.lr" and not path.rpartition(".")[2].startswith("_")  # the schedule sets that rate
+        if told and path not in options:
             options[path] = value if isinstance(value, float | int) else str(value)
     return options
 

@@ -58,11 +58,14 @@ function settings() {
   }
 }
 
-// On a phone the responses come before curves and tables.
+// On a phone the responses come first.
 const phone = matchMedia("(max-width: 40rem)");
 function arrange() {
-  if (phone.matches) by("curves").before(by("one"));
-  else by("h-warnings").parentElement.before(by("one"));
+  if (phone.matches) by("curves").before(by("one"), by("about"));
+  else {
+    document.querySelector("header").append(by("about"));
+    by("h-warnings").parentElement.before(by("one"));
+  }
 }
 
 // --- the page -----------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ function moved(responses, { known, of, strength }) {
     paint(item, response, strength(response));
     item.append(element("div", ends(response.text, 150), { class: "said", dir: "auto" }));
     const about = element("div", `${part}, reward ${number(response.reward)}${known ? `, advantage ${number(response.advantage)}` : ""}, ${response.tokens} tokens, `, { class: "meaning" });
-    const prompt = element("button", `to: ${response.prompt.trim().slice(0, 80)}`, { type: "button", class: "link" });
+    const prompt = element("button", `prompt ${response.prompt.trim().slice(0, 80)}`, { type: "button", class: "link" });
     prompt.addEventListener("click", () => reveal(response.group));
     about.append(prompt);
     item.append(about);
