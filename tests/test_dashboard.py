@@ -74,7 +74,7 @@ def test_the_first_tab_has_what_matters(tmp_path):
         tab.goto(f"{address}#timeseries")
         tab.get_by_text(GLANCE, exact=True).first.wait_for()
         titles = tab.locator("card-group-toolbar, .group-title").all_inner_texts()
-        assert [title.split("\n")[0] for title in titles if title != "Pinned"][0] == GLANCE
+        assert next(title.split("\n")[0] for title in titles if title != "Pinned") == GLANCE
         tab.goto(f"{address}#scalars")
         tab.get_by_title("Show summary description").first.click()
         tab.get_by_text(meaning(HEADLINES[0])[:30]).first.wait_for()

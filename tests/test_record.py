@@ -35,7 +35,10 @@ def test_steps_that_are_taken_again_are_logged_once(tmp_path):
     record.go_back(2)
     record.log_metrics({"eval/best": 2.0}, 2)
     record.log_metrics({"train/lr": -3.0}, 3)
-    assert read_curves(tmp_path) == {"train/lr": ([1, 2, 3], [1.0, 2.0, -3.0]), "eval/best": ([0, 1, 2], [0.0, 1.0, 2.0])}
+    assert read_curves(tmp_path) == {
+        "train/lr": ([1, 2, 3], [1.0, 2.0, -3.0]),
+        "eval/best": ([0, 1, 2], [0.0, 1.0, 2.0]),
+    }
     written = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     assert [line["step"] for line in written if "train/lr" in line] == [1, 2, 3]
     assert [line["step"] for line in written if "eval/best" in line] == [0, 1, 2]
@@ -50,7 +53,10 @@ def test_a_run_of_an_earlier_version_is_read_and_goes_on_with_its_steps_from_1(t
         record.log_metrics({"train/lr": step + 1.0}, step)
         name = f"step-{step:06d}-rank{trainer.global_rank}.jsonl.gz"
         (tmp_path / "rollouts" / name).write_bytes(gzip.compress(f'{{"group": {step}, "response": 0}}\n'.encode()))
-    assert read_curves(tmp_path) == {"train/lr": ([1, 2, 3], [1.0, 2.0, 3.0]), "eval/best": ([0, 1, 2], [0.0, 1.0, 2.0])}
+    assert read_curves(tmp_path) == {
+        "train/lr": ([1, 2, 3], [1.0, 2.0, 3.0]),
+        "eval/best": ([0, 1, 2], [0.0, 1.0, 2.0]),
+    }
     assert [read_rollouts(tmp_path / "rollouts", step)[0]["group"] for step in (1, 2, 3)] == [0, 1, 2]
     trainer.current_epoch = 2
     record.go_back(2)
@@ -88,7 +94,11 @@ def test_what_was_not_measured_is_none():
 def test_shares_are_of_the_whole_step():
     """They sum to 1 over the responses of all ranks; what an observer has measured for another baseline counts too."""
     for policy in (Policy(), Policy("uniform")):
-        found = {(row["group"], row["response"]): row["share"] for first in (0, 1) for row in rows(1, policy, make_report(first))}
+        found = {
+            (row["group"], row["response"]): row["share"]
+            for first in (0, 1)
+            for row in rows(1, policy, make_report(first))
+        }
         assert sum(share for share in found.values() if share is not None) == pytest.approx(1)
         assert found[0, 1] == pytest.approx(4 / 6)
 

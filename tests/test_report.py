@@ -338,11 +338,18 @@ def test_in_a_browser(tmp_path, opened):
 
 
 def make_step(folder: Path, step: int, parts: list[list[float]]) -> None:
-    """Responses of a step: of each group the lengths of their parts in the gradient, a minus for what it makes rarer."""
+    """Responses of a step: of each group the lengths of their parts in the gradient, a minus for what becomes rarer."""
     total = sum(abs(part) for group in parts for part in group)
     rows = [
         {
-            **{"group": q, "response": i, "live": any(group), "problem": f"{q}", "prompt": f"prompt {q}", "answer": "1"},
+            **{
+                "group": q,
+                "response": i,
+                "live": any(group),
+                "problem": f"{q}",
+                "prompt": f"prompt {q}",
+                "answer": "1",
+            },
             **{"text": f"text {q} {i}", "tokens": 3, "verdict": "scored", "reward": float(part > 0), "advantage": part},
             **{"share": abs(part) / total if any(group) else None, "group_square": sum(group) ** 2},
         }
@@ -350,7 +357,7 @@ def make_step(folder: Path, step: int, parts: list[list[float]]) -> None:
         for i, part in enumerate(group)
     ]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "rollouts" / f"step-{step:06d}-rank0.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "rollouts" / f"step-{step:06d}-rank1.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
 
 
 @pytest.mark.browser
@@ -361,7 +368,9 @@ def test_what_moved_a_step_is_seen_at_once(tmp_path, opened):
     make_step(folder, 2, parts)
     tab = opened(f"{write_report(tmp_path, [read_run(folder)]).as_uri()}#step=2")
     tab.wait_for_selector("#largest li")
-    texts = [f"text {q} {i}" for q, i in ((3, 3), (3, 2), (3, 1), (3, 0), (2, 3), (2, 2), (2, 1), (2, 0), (1, 3), (1, 2))]
+    texts = [
+        f"text {q} {i}" for q, i in ((3, 3), (3, 2), (3, 1), (3, 0), (2, 3), (2, 2), (2, 1), (2, 0), (1, 3), (1, 2))
+    ]
     assert tab.locator("#largest .said").all_inner_texts() == texts
     together = sum(range(3, 13)) / sum(range(1, 13))
     assert f"Together {100 * together:.3g} % of the step's update" in tab.locator("#of-moved").inner_text()
@@ -425,7 +434,7 @@ def test_on_a_phone_text_comes_first(tmp_path, opened):
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert set(tab.locator(".group, td.text, #largest li").evaluate_all(widths)) == {0}
     tab.set_viewport_size({"width": 1200, "height": 800})
-    tab.wait_for_function("document.querySelector('#curves').compareDocumentPosition(document.querySelector('#one')) & 4")
+    tab.wait_for_function("by('curves').compareDocumentPosition(by('one')) & Node.DOCUMENT_POSITION_FOLLOWING")
 
 
 @pytest.mark.browser
@@ -441,13 +450,19 @@ def test_the_page_says_what_a_run_was(tmp_path, opened):
     tab = opened(write_report(tmp_path, [read_run(folder)]))
     tab.wait_for_selector("details")
     header = tab.locator("header").inner_text()
-    for words in ("python src/train.py experiment=pocket 'name=a b'", *METHOD.values(), "3 steps in 2 min 0 s, 40 s a step"):
+    for words in (
+        "python src/train.py experiment=pocket 'name=a b'",
+        *METHOD.values(),
+        "3 steps in 2 min 0 s, 40 s a step",
+    ):
         assert words in header
     assert "held-out accuracy, sampled 0.8 [0.7, 0.9] after step 3" in header
     held_out = tab.locator("figure[data-chart='held-out accuracy'] canvas")
     assert held_out.count() == 1
     assert tab.evaluate("data.runs[0].curves['eval/sampled_accuracy'][0]") == [0, 3]
-    assert tab.locator("figure[data-chart='learning rate'] h3").inner_text() == f"learning rate: {METHOD['learning rate']}"
+    assert (
+        tab.locator("figure[data-chart='learning rate'] h3").inner_text() == f"learning rate: {METHOD['learning rate']}"
+    )
     legends = tab.locator(".u-legend th").all_inner_texts()
     assert legends
     assert [text for text in legends if "/" in text or "_" in text] == []

@@ -31,7 +31,8 @@ class GSPOLoss(Loss):
 
     @property
     def name(self) -> str:
-        return f"PPO's surrogate, mean ratio of a response clipped to [{1 - self.clip_low:g}, {1 + self.clip_high:g}] (GSPO)"
+        low, high = 1 - self.clip_low, 1 + self.clip_high
+        return f"PPO's surrogate, mean ratio of a response clipped to [{low:g}, {high:g}] (GSPO)"
 
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         means = (tokens.sequence_logs / tokens.lengths).exp()

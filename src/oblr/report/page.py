@@ -34,8 +34,8 @@ def html(runs: Sequence[Run]) -> str:
 def filled(shown: dict[str, Any]) -> str:
     """The page that shows this."""
     text = (ASSETS / "page.html").read_text()
-    for name in ("uPlot.css", "page.css", "uPlot.js", "curves.js", "step.js", "page.js"):
-        text = text.replace(f"<!-- {name} -->", (ASSETS / name).read_text())
+    for part in ("uPlot.css", "page.css", "uPlot.js", "curves.js", "step.js", "page.js"):
+        text = text.replace(f"<!-- {part} -->", (ASSETS / part).read_text())
     data = json.dumps(shown, ensure_ascii=True, separators=(",", ":"), default=str)
     # Nothing in a response ends the element that it stands in, or is taken for anything but text.
     return text.replace("<!-- data -->", data.replace("<", "\\u003c"))

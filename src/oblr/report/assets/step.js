@@ -55,6 +55,9 @@ function paint(where, response, strength) {
   where.style.background = `rgb(var(--${better ? "good" : "bad"}) / ${(judged ? 0.2 : 0.4 * strength).toFixed(3)})`;
 }
 
+// A response's text; of an empty one that there is none.
+const saying = (text, attributes) => (text ? element("div", text, attributes) : element("div", "no text", { ...attributes, class: `${attributes.class} meaning` }));
+
 // How a response begins and, where it ends.
 const ends = (text, each) => (text.length > 2 * each ? `${text.slice(0, each)} … ${text.slice(-each)}` : text);
 
@@ -62,7 +65,7 @@ function row(response, strength) {
   const line = element("tr");
   paint(line, response, strength);
   const text = element("td", undefined, { class: "text" });
-  text.append(element("div", response.text.length > 4000 ? `${response.text.slice(0, 4000)}…` : response.text, { class: "clip", dir: "auto", ...(response.text.length > 400 ? { tabindex: "0" } : {}) }));
+  text.append(saying(response.text.length > 4000 ? `${response.text.slice(0, 4000)}…` : response.text, { class: "clip", dir: "auto", ...(response.text.length > 400 ? { tabindex: "0" } : {}) }));
   if (response.text.length > 4000) text.append(element("p", `${response.text.length} characters, of which the first 4000 are shown`, { class: "meaning" }));
   line.append(text);
   const judged = typeof response.right === "boolean";
@@ -113,7 +116,7 @@ function moved(responses, { known, of, strength }) {
   by("largest").replaceChildren(...first.map((response) => {
     const item = element("li"), part = known ? `${percent(response.share)} of the update` : `advantage ${number(response.advantage)}`;
     paint(item, response, strength(response));
-    item.append(element("div", ends(response.text, 150), { class: "said", dir: "auto" }));
+    item.append(saying(ends(response.text, 150), { class: "said", dir: "auto" }));
     const about = element("div", `${part}, reward ${number(response.reward)}${known ? `, advantage ${number(response.advantage)}` : ""}, ${response.tokens} tokens, `, { class: "meaning" });
     const prompt = element("button", `prompt ${response.prompt.trim().slice(0, 80)}`, { type: "button", class: "link" });
     prompt.addEventListener("click", () => reveal(response.group));
