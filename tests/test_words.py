@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
+from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from test_conf import composed
 
 from callbacks.tags import FIRST, NAMES, TAGS, meaning, name
 from oblr.baselines.rloo import RLOOBaseline
@@ -18,19 +18,27 @@ def options(group: str) -> list[str]:
     return sorted({path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} - {"none" if group == "kl" else ""})
 
 
+def made(group: str, option: str, *overrides: str):
+    """The part of a run whose other settings are few: a whole configuration takes long to compose."""
+    others = ("+eta0=0.0375", "+steps=10", "+seed=1")
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose(overrides=[f"+{group}={option}", *others, *overrides])
+    return instantiate(cfg[group], _convert_="all")
+
+
 @pytest.mark.parametrize("group", PARTS)
 def test_every_option_has_words_of_its_own(group):
     """Not the name of its class, which stands for an option that somebody has added without words."""
-    made = {option: instantiate(composed(f"{group}={option}")[group], _convert_="all") for option in options(group)}
-    words = {option: part.words for option, part in made.items()}
+    parts = {option: made(group, option) for option in options(group)}
+    words = {option: part.words for option, part in parts.items()}
     assert len(set(words.values())) == len(words)
-    assert [option for option, part in made.items() if type(part).__name__ in words[option]] == []
+    assert [option for option, part in parts.items() if type(part).__name__ in words[option]] == []
 
 
 @pytest.mark.parametrize("schedule", options("schedule"))
 def test_what_governs_a_rate_is_told_with_the_numbers_of_the_run(schedule):
     """Its eta0; Theorem 4 where an SNR enters, and only there; and where that comes from."""
-    words = instantiate(composed(f"schedule={schedule}", "eta0=0.0375").schedule, _convert_="all").words
+    words = made("schedule", schedule).words
     assert "0.0375" in words
     assert ("Theorem 4" in words) == ("SNR" in words) == schedule.startswith("snr")
     assert ("noise factor" in words) == schedule.startswith("noise")
@@ -38,7 +46,7 @@ def test_what_governs_a_rate_is_told_with_the_numbers_of_the_run(schedule):
 
 def test_the_estimator_of_the_snr_is_told():
     words = {
-        estimator: instantiate(composed("schedule=snr", f"schedule.estimator={estimator}").schedule).words
+        estimator: made("schedule", "snr", f"schedule.estimator={estimator}").words
         for estimator in ("plug_in", "debiased", "ema")
     }
     assert len(set(words.values())) == 3
@@ -47,10 +55,10 @@ def test_the_estimator_of_the_snr_is_told():
 
 
 def policy(**changes):
-    cfg = composed("experiment=pocket", "optimizer=adamw")
-    parts = {part: instantiate(cfg[part], _convert_="all") for part in PARTS}
-    optimizer = instantiate(cfg.optimizer, _convert_="all")
-    return SimpleNamespace(**parts | {"make_optimizer": optimizer, "lora": None} | changes)
+    chosen = {"baseline": "gradient_weighted", "loss": "policy_gradient", "schedule": "snr", "gradnorm": "exact"}
+    parts = {group: made(group, option) for group, option in chosen.items()}
+    others = {"kl": None, "make_optimizer": made("optimizer", "adamw"), "lora": None}
+    return SimpleNamespace(**parts | others | changes)
 
 
 def test_the_method_is_told_as_far_as_it_is_used():
