@@ -6,12 +6,15 @@ python docs/screenshots.py runs/pocket/<the demo's run>
 
 import argparse
 import io
+import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -29,11 +32,16 @@ STEP = 52
 @contextmanager
 def tensorboard(folder: Path) -> Iterator[str]:
     """Its address on loopback."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port=0", "--host=127.0.0.1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder.name, "--port=0", "--host=127.0.0.1"]
+    # Which folder it is of is on the page: by its name alone.
+    process = subprocess.Popen(command, cwd=folder.parent, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        yield next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/", line)))
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/", line)))
+        # Its server reads the run's files at its own pace, and a page that comes first shows nothing for half a minute.
+        while not json.load(urlopen(f"{address}data/plugins_listing"))["custom_scalars"]["enabled"]:
+            time.sleep(0.5)
+        yield address
     finally:
         process.terminate()
         process.communicate()

@@ -33,7 +33,11 @@ def served(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port=0", "--host=127.0.0.1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        yield next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/", line)))
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/", line)))
+        listing = f"{address}data/plugins_listing"
+        while not json.load(urllib.request.urlopen(listing))["custom_scalars"]["enabled"]:
+            time.sleep(0.1)  # it reads files at its own pace
+        yield address
     finally:
         process.terminate()
         process.communicate()

@@ -49,7 +49,7 @@ def content(runs: Sequence[Run]) -> dict[str, Any]:
             {
                 "name": run.name,
                 "command": run.command,
-                "model": run.settings.get("policy.path"),
+                "model": run.model,
                 "method": run.method,
                 "finished": run.finished,
                 "settings": run.settings,

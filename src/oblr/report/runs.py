@@ -13,6 +13,7 @@ import yaml
 from callbacks.record import Curve, read_curves
 from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError
+from oblr.run.places import ROOT
 from oblr.run.sweeps import PLACES, flat
 
 #: A line of ``train.log`` that a logger of the project's own has warned in; where it names a step, which one.
@@ -46,6 +47,11 @@ class Run:
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def model(self) -> str:
+        """What it trained: a hub id, or a folder, by its path in the clone if it lies there; "" if not known."""
+        return str(self.settings.get("policy.path", "")).removeprefix(f"{ROOT}/")
 
     @property
     def rollouts(self) -> dict[int, list[Path]]:
