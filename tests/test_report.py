@@ -191,7 +191,7 @@ def test_pictures_show_the_curves_of_one_run_and_means_and_bands_of_several(tmp_
     assert second[3] == [4, pytest.approx((1.5 + 2.7) / 2)]
     low, high = axes.collections[0].get_datalim(axes.transData).intervaly
     assert (low, high) == pytest.approx((1.1, 2.5))
-    assert [label for label, _ in lines(runs[:1], ["train/reward", "train/lr"])] == ["train/reward", "train/lr"]
+    assert [label for label, _ in lines(runs[:1], ["train/reward", "train/lr"])] == ["training reward", "learning rate"]
 
 
 def test_the_report_does_not_depend_on_the_logger(tmp_path):
