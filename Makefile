@@ -117,7 +117,7 @@ chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
 
 test-browser: chromium $(STAMP)
-	$(PY) -m pytest -m browser -n 0 tests/test_report.py tests/test_report_evaluation.py tests/test_dashboard.py $(ARGS)
+	$(PY) -m pytest -m browser -n 0 tests/test_report.py tests/test_report_evaluation.py tests/test_dashboard.py tests/test_docs_search.py $(ARGS)
 
 install: $(STAMP)
 

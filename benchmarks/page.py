@@ -82,7 +82,7 @@ def make_run(folder: Path, steps: int, words: int) -> None:
         baseline=GradientWeightedBaseline(),
         gradnorm=GradNorms("exact"),
         per_token=False,
-        loss=SimpleNamespace(signed=False),
+        loss=SimpleNamespace(per_token=False),
     )
     folder.mkdir()
     (folder / "config.yaml").write_text(f"seed: 1\nsteps: {steps}\n")
@@ -91,7 +91,7 @@ def make_run(folder: Path, steps: int, words: int) -> None:
     log.on_train_start(cast(Any, trainer), policy)
     tags = [tag.replace(".*", f"one{i}") for patterns in FIRST.values() for tag in patterns for i in range(3)]
     for trainer.current_epoch in range(steps):
-        record.log_metrics({tag: draw.random() for tag in dict.fromkeys(tags)}, trainer.current_epoch)
+        record.log_metrics({tag: draw.random() for tag in dict.fromkeys(tags)}, trainer.current_epoch + 1)
         log.on_step(cast(Any, trainer), policy, step(words, draw))
     (folder / "finished.json").write_text("{}")
 

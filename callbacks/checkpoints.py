@@ -38,7 +38,7 @@ class Checkpoints(Checkpoint):
                 logger.go_back(trainer.current_epoch)
         writer = tensorboard(trainer)
         if writer is not None and trainer.current_epoch:
-            restart = Event(step=trainer.current_epoch, session_log=SessionLog(status=SessionLog.START))
+            restart = Event(step=trainer.current_epoch + 1, session_log=SessionLog(status=SessionLog.START))
             writer._get_file_writer().add_event(restart)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

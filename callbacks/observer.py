@@ -54,6 +54,6 @@ def tensorboard(trainer: Trainer) -> SummaryWriter | None:
 
 
 def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
-    """Log numbers that are no part of a step, at the step that comes next."""
+    """Log numbers that are no part of a step, at the number of steps that have been taken: 0 before the first."""
     for logger in trainer.loggers:
         logger.log_metrics(dict(metrics), step=trainer.current_epoch)

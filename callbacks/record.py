@@ -4,7 +4,7 @@ import json
 import math
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from oblr.run.provenance import write_whole
 Curve = tuple[list[int], list[float]]
 #: In a run folder.
 METRICS = "metrics.jsonl"
+#: Logged with every step, and with nothing that comes between steps.
+OF_STEP = "train/lr"
 
 
 class RunRecord(Logger):
     """Writes ``metrics.jsonl``: a line of ``{"step": t, "<tag>": value, …}`` for whatever is logged together.
+
+    The first step is 1. An evaluation stands at the number of steps that the policy has taken: 0 before the first.
 
     Summary, report and ``finished.json`` read it, so that they do not depend on ``logger``. JSON knows neither NaN nor
     infinity: they are null.
@@ -55,10 +59,10 @@ class RunRecord(Logger):
         """They are in ``config.yaml``."""
 
     @rank_zero_only
-    def go_back(self, step: int) -> None:
-        """Take back what a run has logged from ``step`` on, which it takes again."""
+    def go_back(self, done: int) -> None:
+        """Take back what a run has logged after so many steps, which it logs again: evaluations after them, too."""
         if self.path.exists():
-            kept = [line for line in _lines(self.path) if line["step"] < step]
+            kept = [line for line in _lines(self.path) if line["step"] + (OF_STEP not in line) <= done]
             write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
@@ -78,8 +82,10 @@ def read_curves(folder: Path) -> dict[str, Curve]:
     return {tag: (sorted(values), [values[step] for step in sorted(values)]) for tag, values in points.items()}
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """A last line that a killed run has not written whole is left out."""
-    for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
-        if line.endswith("\n"):
-            yield json.loads(line)
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """A last line that a killed run has not written whole is left out; steps that count from 0 are told from 1 on."""
+    written = path.read_text().splitlines(keepends=True) if path.exists() else []
+    lines = [json.loads(line) for line in written if line.endswith("\n")]
+    if any(line["step"] == 0 and OF_STEP in line for line in lines):  # of an earlier version
+        lines = [line | {"step": line["step"] + (OF_STEP in line)} for line in lines]
+    return lines

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
+from torch import Tensor
 
 from callbacks.observer import Observer
 from oblr.policy.step import PolicyModule
@@ -37,12 +38,13 @@ class RolloutLog(Observer):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.folder.mkdir(exist_ok=True)
+        self.renumber(trainer.global_rank)
         for path in self.files(trainer.global_rank):
-            if step_of(path) >= trainer.current_epoch:
+            if step_of(path) > trainer.current_epoch:
                 path.unlink()
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        step, rank = trainer.current_epoch, trainer.global_rank
+        step, rank = trainer.current_epoch + 1, trainer.global_rank
         write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", compressed(rows(step, policy, report)))
         self.forget(rank, self.limit / trainer.world_size)
 
@@ -59,6 +61,12 @@ class RolloutLog(Observer):
                 log.warning(f"the oldest rollouts are deleted, since all take more than {self.limit / 2**20:g} MiB")
                 self.warned = True
 
+    def renumber(self, rank: int) -> None:
+        """Give files that count the steps from 0, as they once did, the names of today."""
+        files = self.files(rank)
+        for path in reversed(files if files and step_of(files[0]) == 0 else []):
+            path.rename(self.folder / f"step-{step_of(path) + 1:06d}-rank{rank}.jsonl.gz")
+
     def files(self, rank: int) -> list[Path]:
         """Of a rank, oldest first."""
         return sorted(self.folder.glob(f"step-*-rank{rank}.jsonl.gz"))
@@ -71,13 +79,9 @@ def step_of(path: Path) -> int:
 def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[str, Any]]:
     """What is known of each response of this rank; None where a number was not measured or is not finite.
 
-    ``share`` is ``‖c_i ∇θ log π(o_i|q)‖ / N``, the length of the response's part in ``ĝ``: known where the step has
-    measured norms, and its coefficient is one of responses that no clipping changes.
+    ``share`` is what :func:`shares` says, ``group_square`` is ``‖g_q‖²`` of the response's group.
     """
     batch, size = report.batch, report.batch.group_size
-    exact = policy.baseline.needs_norms and policy.gradnorm.measures
-    known = exact and not policy.per_token and not policy.loss.signed
-    shares = report.advantages.abs().double() * report.weights.sqrt() / report.rewards.numel()
     measured = {
         "reward": report.scores,
         "shaped_reward": report.rewards,
@@ -86,7 +90,8 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
         "weight": report.weights,
         "baseline": report.rewards - report.advantages,
         "advantage": report.advantages,
-        "share": shares if known else torch.full_like(shares, math.nan),
+        "share": shares(policy, report),
+        "group_square": report.group_squares[:, None].expand_as(report.weights),
     }
     columns = {name: values.tolist() for name, values in measured.items()}  # at once: a number at a time takes longer
     live = report.live.tolist()
@@ -112,6 +117,22 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
         }
 
 
+def shares(policy: PolicyModule, report: StepReport) -> Tensor:
+    """Share of each response in the step's update, float64 [N, G]: they sum to 1 over the responses of all ranks.
+
+    ``‖c_i ∇θ log π(o_i|q)‖ / Σ_j ‖c_j ∇θ log π(o_j|q)‖`` with the coefficients that the update has had: how long a
+    response's part is, beside all parts. NaN in groups without a gradient, and everywhere where norms of live groups
+    were not measured, tokens have coefficients of their own, or nothing moved.
+    """
+    norms = report.square_norms.sqrt()
+    # What an observer has measured for a baseline that needs no norms is without a loss's factors of tokens.
+    plain = policy.baseline.needs_norms or not policy.loss.per_token
+    known = plain and not policy.per_token and bool(norms[report.live].isfinite().all())
+    parts = report.coefficients * norms
+    total = parts[report.live].sum()
+    return parts / total if known and total > 0 else torch.full_like(parts, math.nan)
+
+
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
     """The responses of all ranks in a step, group by group; none where they were not kept."""
     files = files_of_steps(folder).get(step, [])
@@ -120,8 +141,8 @@ def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def files_of_steps(folder: Path) -> dict[int, list[Path]]:
-    """The steps whose responses were kept, in their order, with a file of each rank."""
+    """The steps whose responses were kept, in their order, from 1, with a file of each rank."""
     found: dict[int, list[Path]] = {}
     for path in sorted(folder.glob("step-*.jsonl.gz")):
         found.setdefault(step_of(path), []).append(path)
-    return found
+    return {step + 1: files for step, files in found.items()} if 0 in found else found  # of an earlier version

@@ -3,8 +3,10 @@
 import unicodedata
 
 from lightning import Trainer
+from torch import Tensor
 
 from callbacks.observer import Observer
+from callbacks.rollouts import shares
 from callbacks.shown import Rows, show
 from oblr.policy.step import PolicyModule
 from oblr.types import StepReport
@@ -14,7 +16,7 @@ LONGEST = 2000
 
 
 class SampleTable(Observer):
-    """Writes a table of this rank's responses: prompt, response, reward, advantage, weight.
+    """Writes a table of this rank's responses: prompt, response, reward, advantage, weight, share of the update.
 
     First those of the highest advantage, then those of the lowest, then those that make up most of the update.
 
@@ -28,21 +30,27 @@ class SampleTable(Observer):
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         if trainer.current_epoch % self.every == 0:
-            show(trainer, "rollout/samples", sample_table(report, self.rows))
+            show(trainer, "rollout/samples", sample_table(report, shares(policy, report), self.rows))
 
 
-def sample_table(report: StepReport, rows: int) -> Rows:
-    """``rows`` responses of each kind."""
+def sample_table(report: StepReport, shares: Tensor, rows: int) -> Rows:
+    """``rows`` responses of each kind; none of the largest shares of the update where these are not known.
+
+    Args:
+        shares: of all responses of the step, float64 [N, G], see :func:`callbacks.rollouts.shares`.
+    """
     own = slice(report.first, report.first + report.batch.n_groups)
-    advantages, weights = report.advantages[own].flatten(), report.weights[own].flatten()
-    kinds = {"best": advantages, "worst": -advantages, "largest share": advantages.abs() * weights.sqrt()}
+    advantages, weights, shares = (of[own].flatten() for of in (report.advantages, report.weights, shares))
+    kinds = {"best": advantages, "worst": -advantages}
+    if shares.isfinite().any():
+        kinds["largest share"] = shares
     found = []
     for kind, values in kinds.items():
         for i in values.nan_to_num().argsort(descending=True, stable=True)[:rows].tolist():
             rollout = report.batch.rollouts[i]
-            figures = f"{rollout.reward:g}", f"{advantages[i]:+.3f}", f"{weights[i]:.3g}"
+            figures = f"{rollout.reward:g}", f"{advantages[i]:+.3f}", f"{weights[i]:.3g}", f"{shares[i]:.1%}"
             found.append((kind, _plain(rollout.problem.prompt), _plain(rollout.text), *figures))
-    return Rows(("", "prompt", "response", "reward", "advantage", "weight"), found)
+    return Rows(("", "prompt", "response", "reward", "advantage", "weight", "share of the update"), found)
 
 
 def _plain(text: str) -> str:

@@ -34,7 +34,7 @@ def show(trainer: Trainer, tag: str, content: Tensor | Rows) -> None:
         for kind, (histogram, table) in WAYS.items():
             if isinstance(logger, kind):
                 way = table if isinstance(content, Rows) else histogram
-                way(logger, tag, content, trainer.current_epoch)
+                way(logger, tag, content, trainer.current_epoch + 1)
 
 
 def _cell(text: str) -> str:

@@ -1,6 +1,8 @@
 """What a run did, on one screen and in one picture, read back from its record."""
 
 from pathlib import Path
+from textwrap import fill
+from typing import cast
 
 import rich
 from lightning import LightningModule, Trainer
@@ -9,8 +11,10 @@ from rich.table import Table
 
 from callbacks.observer import Observer
 from callbacks.record import Curve, read_curves
+from callbacks.tags import RATE, name
 from oblr.metrics.accuracy import NAMES
 from oblr.metrics.aggregate import area_under_curve
+from oblr.policy.step import PolicyModule
 
 
 class Summary(Observer):
@@ -21,7 +25,7 @@ class Summary(Observer):
             return
         folder = Path(trainer.default_root_dir)
         curves, picture = read_curves(folder), folder / "summary.png"
-        draw(curves, picture)
+        draw(curves, picture, cast(PolicyModule, pl_module).schedule.words)
         rich.print(summary_table(curves))
         rich.print(f"picture     {picture}")
 
@@ -72,16 +76,20 @@ def held_out_cells(curves: dict[str, Curve], kind: str, end: str) -> list[str]:
     return [f"{mean:{shape}}{interval(step)}" for step, mean in means.items()]
 
 
-def draw(curves: dict[str, Curve], path: Path) -> None:
-    """Reward, SNR, learning rate and gradient norms against the step."""
+def draw(curves: dict[str, Curve], path: Path, governed: str) -> None:
+    """Reward, SNR, learning rate, with what governs it, and gradient norms against the step."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True)
     rewards = {"train/reward": "training reward"} | {f"eval/sampled_{end}": name for end, name in NAMES.items()}
     panels = (
         ("reward", rewards, "linear"),
-        ("N·SNR / (1 + N·SNR)", {f"snr/factor_{name}": name for name in ("plug_in", "debiased", "ema")}, "linear"),
-        ("learning rate η", {"train/lr": "η"}, "linear"),
-        ("gradient norms", {"gradnorm/mean": "mean ‖∇log π‖ per sample", "snr/M1": "‖ĝ‖²"}, "log"),
+        (
+            "Theorem 4's factor N·SNR/(1 + N·SNR), by estimate of the SNR",
+            {tag: name(tag) for tag in ("snr/factor_plug_in", "snr/factor_debiased", "snr/factor_ema")},
+            "linear",
+        ),
+        (f"{RATE}:\n{fill(governed, 64)}", {"train/lr": RATE}, "linear"),
+        ("gradient norms", {"gradnorm/mean": "of a response, mean", "snr/M1": "of the step, squared"}, "log"),
     )
     for axis, (title, tags, scale) in zip(axes.flat, panels, strict=True):
         for tag, label in tags.items():
@@ -90,7 +98,8 @@ def draw(curves: dict[str, Curve], path: Path) -> None:
         if tags is rewards and "eval/sampled_low" in curves:
             steps, low = curves["eval/sampled_low"]
             axis.fill_between(steps, low, curves["eval/sampled_high"][1], alpha=0.2, color="C1")
-        axis.set(title=title, yscale=scale)
+        axis.set_title(title, fontsize="medium")
+        axis.set(yscale=scale)
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
     for axis in axes[1]:

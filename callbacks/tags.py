@@ -1,7 +1,9 @@
-"""What every logged number means: TensorBoard shows it beside the chart, the report and the docs in their tables."""
+"""What every logged number means: TensorBoard shows it on its tab Scalars, the report and the docs in their tables."""
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
+
+from oblr.metrics.accuracy import NAMES as HELD_OUT
 
 #: By the tag, in which ``*`` stands for a name: what it is, and its unit. The first that fits counts.
 TAGS = {
@@ -48,15 +50,17 @@ TAGS = {
     "throughput/tokens_per_second": "Response tokens a second of the whole step.",
 }
 
-#: The first screen: charts of tags that belong together. A value and its bounds are drawn with a band.
+#: The first screen: charts of tags that belong together, what matters most first.
 FIRST = {
     "reward": ["train/reward"],
-    "held-out accuracy": ["eval/sampled_accuracy", "eval/sampled_low", "eval/sampled_high"],
-    "factor of η₀": ["snr/factor_plug_in", "snr/factor_debiased", "snr/factor_ema"],
-    "learning rate η": ["train/lr"],
-    "noise scale against N": ["snr/noise_scale", "snr/n_groups"],
+    HELD_OUT["accuracy"]: ["eval/sampled_accuracy", "eval/sampled_low", "eval/sampled_high"],
+    "signal-to-noise ratio": ["snr/debiased"],
+    "learning rate": ["train/lr"],
+    "gradient norm of a response": ["gradnorm/q50", "gradnorm/q10", "gradnorm/q90"],
+    "squared norm of the gradient": ["snr/M1"],
+    "Theorem 4's factor by estimate of the SNR": ["snr/factor_plug_in", "snr/factor_debiased", "snr/factor_ema"],
+    "noise scale against groups of a step": ["snr/noise_scale", "snr/n_groups"],
     "second moment by baseline, over RLOO's": ["baseline/.*"],
-    "gradient norm of a response": ["gradnorm/q10", "gradnorm/q50", "gradnorm/q90"],
     "live groups and truncation": ["train/live_groups", "rollout/truncated"],
     "entropy": ["train/entropy"],
     "engine against policy": ["rollout/logprob_gap_mean", "rollout/logprob_gap_p99", "rollout/logprob_gap_max"],
@@ -64,13 +68,73 @@ FIRST = {
     "tokens a second": ["throughput/tokens_per_second"],
 }
 
+#: A value → the ends of the band that is drawn with it.
+BANDS = {
+    "eval/sampled_accuracy": ["eval/sampled_low", "eval/sampled_high"],
+    "eval/sampled_reward": ["eval/sampled_low", "eval/sampled_high"],
+    "gradnorm/q50": ["gradnorm/q10", "gradnorm/q90"],
+}
+#: The chart that says what governs the rate, and the hyper-parameter that does.
+RATE, GOVERNED = "learning rate", "learning_rate"
+
+#: Categories of TensorBoard's tab Custom Scalars, first ones first: charts of a single line. It puts those with a band
+#: below the others of their category. Other charts of one line come last, others again are categories of their own.
+CATEGORIES = {
+    "does it learn": ["reward", *HELD_OUT.values()],
+    "what moves it": ["signal-to-noise ratio", RATE, "gradient norm of a response", "squared norm of the gradient"],
+}
+
+#: What legends call a tag, where its last part alone would not do.
+NAMES = {
+    "train/reward": "training reward",
+    "train/live_groups": "share of groups with a gradient",
+    "train/lr": RATE,
+    "train/refused": "refused steps",
+    "rollout/length": "tokens of a response",
+    "rollout/truncated": "share cut at the limit",
+    "rollout/logprob_gap_mean": "gap engine to policy, mean",
+    "rollout/logprob_gap_p99": "gap engine to policy, 99 % quantile",
+    "rollout/logprob_gap_max": "gap engine to policy, largest",
+    "eval/greedy_accuracy": "held-out accuracy, greedy",
+    "eval/greedy_low": "lower end, greedy",
+    "eval/greedy_high": "upper end, greedy",
+    "eval/sampled_accuracy": "held-out accuracy, sampled",
+    "eval/greedy_reward": "held-out mean reward, greedy",
+    "eval/sampled_reward": "held-out mean reward, sampled",
+    "eval/sampled_low": "lower end of its 95 % interval",
+    "eval/sampled_high": "upper end of its 95 % interval",
+    "eval/best": "best held-out figure",
+    "gradnorm/mean": "gradient norm, mean",
+    "gradnorm/q10": "10 % quantile",
+    "gradnorm/q50": "median gradient norm",
+    "gradnorm/q90": "90 % quantile",
+    "snr/M1": "squared norm of the gradient",
+    "snr/M2": "mean squared norm of a group's gradient",
+    "snr/noise": "variance of a group's gradient",
+    "snr/noise_scale": "noise scale, in groups",
+    "snr/n_groups": "groups of a step",
+    "snr/plug_in": "SNR of each batch as it is",
+    "snr/debiased": "SNR of each batch without bias",
+    "snr/ema": "SNR of a moving average",
+    "snr/factor_plug_in": "factor by each batch as it is (plug-in)",
+    "snr/factor_debiased": "factor by each batch without bias (debiased)",
+    "snr/factor_ema": "factor by a moving average (ema)",
+    "time/step": "whole step",
+    "throughput/tokens_per_second": "response tokens a second",
+}
+
+
+def name(tag: str) -> str:
+    """What a legend calls a tag, in words."""
+    return NAMES.get(tag, tag.rpartition("/")[2].replace("_", " "))
+
 
 def first(tags: Collection[str]) -> dict[str, list[str]]:
     """Of runs that have these tags: charts of accuracy are of mean reward where that is what they have."""
     if "eval/sampled_reward" not in tags:
         return FIRST
-    name, ends = "held-out mean reward", ["eval/sampled_reward", "eval/sampled_low", "eval/sampled_high"]
-    return {name if "accuracy" in title else title: ends if "accuracy" in title else of for title, of in FIRST.items()}
+    accuracy, reward = HELD_OUT["accuracy"], ["eval/sampled_reward", "eval/sampled_low", "eval/sampled_high"]
+    return dict((HELD_OUT["reward"], reward) if title == accuracy else (title, of) for title, of in FIRST.items())
 
 
 def meaning(tag: str) -> str | None:

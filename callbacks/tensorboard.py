@@ -1,19 +1,28 @@
 """TensorBoard, opened on what matters: charts that belong together, and what each number means."""
 
+import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary, SummaryMetadata
 from torch.utils.tensorboard.summary import hparams
 
-from callbacks.tags import FIRST, meaning
+from callbacks.record import OF_STEP
+from callbacks.tags import BANDS, CATEGORIES, GOVERNED, RATE, first, meaning, name
 
 #: What runs of a sweep are compared by.
 RESULTS = ("eval/sampled_accuracy", "eval/greedy_accuracy", "eval/sampled_reward", "eval/best", "train/reward")
+#: A group of the tab that TensorBoard opens, which sorts groups by their names: before ``baseline``.
+GLANCE = "at a glance"
+#: What it shows a second time, in this order.
+HEADLINES = (
+    *("train/reward", "eval/sampled_accuracy", "eval/sampled_reward", "snr/debiased", "train/lr", "gradnorm/q50"),
+    "snr/M1",
+)
 
 
 class TensorBoard(TensorBoardLogger):
@@ -22,23 +31,34 @@ class TensorBoard(TensorBoardLogger):
     def __init__(self, save_dir: str, version: str = "tensorboard"):
         super().__init__(save_dir, name="", version=version, default_hp_metric=False)
         self.described: set[str] = set()
+        self.governed, self.laid_out = "", False
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        values = []
-        for tag, value in metrics.items():
-            about = {} if tag in self.described else {"metadata": SummaryMetadata(summary_description=meaning(tag))}
-            values.append(Summary.Value(tag=tag, simple_value=float(value), **about))
-        self.described.update(metrics)
+        if OF_STEP in metrics and not self.laid_out:
+            self.experiment.add_custom_scalars(layout(metrics, self.governed))
+            self.laid_out = True
+        values = [self.value(tag, tag, value) for tag, value in metrics.items()]
+        values += [self.value(glance(tag), tag, metrics[tag]) for tag in HEADLINES if tag in metrics]
         self.experiment._get_file_writer().add_summary(Summary(value=values), step)
+
+    def value(self, shown: str, tag: str, value: float) -> Summary.Value:
+        """Of a tag, under the one that it is shown as: with its description, the first time."""
+        about = {} if shown in self.described else {"metadata": described(self.meaning(tag))}
+        self.described.add(shown)
+        return Summary.Value(tag=shown, simple_value=float(value), **about)
+
+    def meaning(self, tag: str) -> str | None:
+        """What it is; of the learning rate also what governs it in this run."""
+        said = meaning(tag)
+        return f"{said} {self.governed}." if tag == "train/lr" and self.governed else said
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Once, before the first step: ``params`` by name, and the layout."""
-        charts = [(name, [kind_of(tags), tags]) for name, tags in FIRST.items()]
-        # TensorBoard puts charts with a band below the others of their category.
-        self.experiment.add_custom_scalars({"does it learn": dict(charts[:2]), "how": dict(charts[2:])})
-        *begin, self.end = hparams(params, dict.fromkeys(RESULTS, 0.0))
+        """Once, before the first step: ``params`` by name."""
+        given = vars(params) if isinstance(params, Namespace) else params
+        self.governed = str(given.get(GOVERNED, ""))
+        *begin, self.end = hparams(given, dict.fromkeys(RESULTS, 0.0))
         for summary in begin:
             self.experiment._get_file_writer().add_summary(summary)
 
@@ -54,6 +74,37 @@ class TensorBoard(TensorBoardLogger):
             raise
 
 
-def kind_of(tags: list[str]) -> str:
-    """A value between two bounds has a band."""
-    return "Margin" if [tag.rpartition("_")[2] for tag in tags[1:]] == ["low", "high"] else "Multiline"
+def described(text: str | None) -> SummaryMetadata:
+    """TensorBoard's default server keeps what is said of a scalar only where it is told that this is one."""
+    scalars = SummaryMetadata.PluginData(plugin_name="scalars")
+    return SummaryMetadata(summary_description=text, plugin_data=scalars, data_class=DATA_CLASS_SCALAR)
+
+
+def glance(tag: str) -> str:
+    return f"{GLANCE}/{HEADLINES.index(tag) + 1} {name(tag)}"
+
+
+def layout(tags: Iterable[str], governed: str = "") -> dict[str, dict[str, list[Any]]]:
+    """The tab Custom Scalars: categories → charts → their kind and tags.
+
+    A chart has one colour a run, whatever its tags are: each tag has a chart of its own, but for a value and its band.
+    Charts of tags that belong together are a category.
+
+    Args:
+        tags: of a step.
+        governed: what governs the learning rate.
+    """
+    tags = sorted(tags)
+    found: dict[str, dict[str, list[Any]]] = {category: {} for category in CATEGORIES}
+    others: dict[str, list[Any]] = {}
+    for title, patterns in first(tags).items():
+        category = next((found[kind] for kind, titles in CATEGORIES.items() if title in titles), others)
+        titled = f"{title}: {governed}" if title == RATE and governed else title
+        if patterns[1:] == BANDS.get(patterns[0]):
+            category[titled] = ["Margin", patterns]
+        elif patterns == [re.escape(patterns[0])]:
+            category[titled] = ["Multiline", patterns]
+        else:
+            own = [tag for pattern in patterns for tag in tags if re.fullmatch(pattern, tag)]
+            found[title] = {name(tag): ["Multiline", [tag]] for tag in own or patterns}
+    return found | {"how it goes": others}

@@ -28,7 +28,7 @@ def check(folder, steps=STEPS):
     """A run that learnt something, in numbers."""
     curves = read_curves(folder)
     for tag in ("train/reward", "train/lr", "train/entropy", "snr/M1", "snr/M2", "snr/noise"):
-        assert curves[tag][0] == list(range(steps)), tag
+        assert curves[tag][0] == list(range(1, steps + 1)), tag
         assert all(math.isfinite(value) for value in curves[tag][1]), tag
     assert max(curves["snr/M1"][1]) > 0
     assert min(curves["train/lr"][1]) >= 0

@@ -1,33 +1,43 @@
-"""A real TensorBoard in a real browser: its first tab has the charts of the layout, each with its curves."""
+"""A real TensorBoard with its default server, in a real browser: what it shows first, and what that means."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_tags import make_report
+from test_tags import Policy, make_report
 
+from callbacks.rollouts import shares
 from callbacks.samples import sample_table
-from callbacks.tags import FIRST
-from callbacks.tensorboard import TensorBoard, kind_of
+from callbacks.tags import BANDS, FIRST, GOVERNED, RATE, meaning
+from callbacks.tensorboard import GLANCE, HEADLINES, TensorBoard, glance, layout
 
 HOSTILE = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">\u202e"
 STEPS = 5
+TAGS = [tag.replace(".*", name) for patterns in FIRST.values() for tag in patterns for name in ("one", "two")]
+TAGS = list(dict.fromkeys(TAGS))
+GOVERNING = "η₀ = 0.01 × what it was told"
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of TensorBoard on loopback, which shows the run in a folder."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port=0", "--host=127.0.0.1"]
-    process = subprocess.Popen([*command, "--load_fast=false"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        yield next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/", line)))
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/", line)))
+        listing = f"{address}data/plugins_listing"
+        while not json.load(urllib.request.urlopen(listing))["custom_scalars"]["enabled"]:
+            time.sleep(0.1)  # it reads files at its own pace
+        yield address
     finally:
         process.terminate()
         process.communicate()
@@ -37,11 +47,10 @@ def log(folder: Path) -> None:
     """Every number of the first tab, as a run logs them, and a response that does its worst."""
     writer, report = TensorBoard(str(folder)), make_report()
     object.__setattr__(report.batch.rollouts[0], "text", HOSTILE)
-    writer.log_hyperparams({"eta0": 0.01, "baseline": "GradientWeightedBaseline"})
-    tags = [tag.replace(".*", "one") for patterns in FIRST.values() for tag in patterns]
-    for step in range(STEPS):
-        writer.log_metrics({tag: 1.0 + place + step for place, tag in enumerate(tags)}, step)
-    writer.experiment.add_text("rollout/samples", sample_table(report, 1).markdown(), 0)
+    writer.log_hyperparams({"eta0": 0.01, "baseline": "gradient_weighted", GOVERNED: GOVERNING})
+    for step in range(1, STEPS + 1):
+        writer.log_metrics({tag: 1.0 + place + step for place, tag in enumerate(TAGS)}, step)
+    writer.experiment.add_text("rollout/samples", sample_table(report, shares(Policy(), report), 1).markdown(), 1)
     writer.finalize("success")
 
 
@@ -58,22 +67,70 @@ def test_the_first_tab_has_what_matters(tmp_path):
         tab.on("request", lambda request: requests.append(request.url))
         tab.goto(f"{address}#custom_scalars")
         cards = tab.locator("tf-custom-scalar-multi-line-chart-card, tf-custom-scalar-margin-chart-card")
-        cards.nth(len(FIRST) - 1).wait_for(state="attached")
-        assert cards.count() == len(FIRST)
-        for place, (title, patterns) in enumerate(FIRST.items()):
-            card = cards.nth(place)
+        categories = [*layout(TAGS, GOVERNING).items()]
+        cards.nth(sum(len(charts) for _, charts in categories) - 1).wait_for(state="attached")
+        first = categories[0][1] | categories[1][1]
+        cards.first.get_by_text(next(iter(first)), exact=True).wait_for()
+        for title in first:
+            card = cards.filter(has=tab.get_by_text(title, exact=True))
             card.scroll_into_view_if_needed()
-            card.get_by_text(title, exact=True).wait_for()
-            curves = len(patterns) if kind_of(patterns) == "Multiline" else 1
-            card.get_by_text(f"Matches ({curves})").wait_for()
+            card.get_by_text("Matches (1)").wait_for()
+        tab.goto(f"{address}#timeseries")
+        tab.get_by_text(GLANCE, exact=True).first.wait_for()
+        titles = tab.locator("card-group-toolbar, .group-title").all_inner_texts()
+        assert next(title.split("\n")[0] for title in titles if title != "Pinned") == GLANCE
+        tab.goto(f"{address}#scalars")
+        tab.get_by_title("Show summary description").first.click()
+        tab.get_by_text(meaning(HEADLINES[0])[:30]).first.wait_for()
         tab.goto(f"{address}#text")
         tab.get_by_text("document.title = 'taken'").first.wait_for()
         assert tab.title() == "TensorBoard"
         tab.goto(f"{address}#hparams")
-        tab.get_by_text("GradientWeightedBaseline").first.wait_for()
+        tab.get_by_text("gradient_weighted").first.wait_for()
         browser.close()
     assert problems == []
     assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_its_default_server_says_what_a_number_means(tmp_path):
+    """It serves the description of every tag; of the learning rate also what governs it."""
+    log(tmp_path)
+    with served(tmp_path) as address:
+        for _ in range(100):  # the data server reads files at its own pace
+            with urllib.request.urlopen(f"{address}data/plugin/scalars/tags") as answer:
+                found = next(iter(json.load(answer).values()), {})
+            if len(found) >= len(TAGS) + len(HEADLINES):
+                break
+            time.sleep(0.1)
+    assert found.keys() == {*TAGS, *map(glance, HEADLINES)}
+    for tag in TAGS:
+        assert re.sub(r"<[^>]*>", "", found[tag]["description"]).split()[:3] == meaning(tag).split()[:3], tag
+    for tag in HEADLINES:
+        assert found[glance(tag)]["description"] == found[tag]["description"]
+    assert GOVERNING in found["train/lr"]["description"]
+
+
+def test_what_shares_a_chart_can_be_told_apart():
+    """A chart of the tab Custom Scalars has one colour a run: it has one line, or one line with its band."""
+    categories = layout(TAGS, GOVERNING)
+    charts = [chart for charts in categories.values() for chart in charts.values()]
+    assert sorted(tag for _, tags in charts for tag in tags) == sorted(TAGS)
+    for kind, tags in charts:
+        assert len(tags) == 1 if kind == "Multiline" else tags[1:] == BANDS[tags[0]]
+    first, second, *_ = categories.values()
+    assert [title.partition(":")[0] for title in [*first, *second]][:5] == list(FIRST)[:5]
+    assert f"{RATE}: {GOVERNING}" in second
+
+
+def test_the_layout_is_written_once_when_the_tags_are_known(tmp_path):
+    """An evaluation comes before the first step."""
+    written, logger = [], TensorBoard(str(tmp_path))
+    logger.experiment.add_custom_scalars = written.append
+    logger.log_metrics({"eval/best": 1.0}, 0)
+    for step in (1, 2):
+        logger.log_metrics(dict.fromkeys(TAGS, 1.0), step)
+    assert written == [layout(TAGS)]
+    logger.finalize("failed")
 
 
 def test_a_writer_that_dies_has_said_why_before_the_run_ends(tmp_path, monkeypatch):

@@ -165,7 +165,7 @@ def test_a_run_that_meets_nothing_else_saves_itself_and_ends(train, tmp_path, mo
     warnings = [said for said in result.stdout.splitlines() if "is refused and nothing moves" in said]
     assert [int(said.split("step ")[1].split()[0]) for said in warnings] == list(range(4, 14))
     steps, counts = read_curves(tmp_path / "run")["train/refused"]
-    assert dict(zip(steps, counts, strict=True)) == {step: max(0, step - 2) for step in range(13)}
+    assert dict(zip(steps, counts, strict=True)) == {step: max(0, step - 3) for step in range(1, 14)}
     saved = {path.name: path for path in by_age(tmp_path / "run" / "checkpoints")}
     last, good, start = (parameters(saved.get(name)) for name in ("step-00013.ckpt", "step-00003.ckpt", None))
     assert same(last, good)

@@ -54,10 +54,10 @@ def test_mlflow(ran, monkeypatch):
     for tag, values in metrics(folder).items():
         logged = {point.step: point.value for point in client.get_metric_history(run.info.run_id, tag)}
         assert logged == pytest.approx(values), tag
-    names = {"rollout/samples/step00000.md"} | {f"{tag}/step{step:05d}.json" for tag in HISTOGRAMS for step in (0, 1)}
+    names = {"rollout/samples/step00001.md"} | {f"{tag}/step{step:05d}.json" for tag in HISTOGRAMS for step in (1, 2)}
     root = Path(re.sub("^file:(//)?", "", run.info.artifact_uri))
     assert names == {path.relative_to(root).as_posix() for path in root.rglob("*.*")}
-    shown = json.loads((root / "gradnorm/per_sample/step00001.json").read_text())
+    shown = json.loads((root / "gradnorm/per_sample/step00002.json").read_text())
     assert len(shown["edges"]) == len(shown["counts"]) + 1
     assert sum(shown["counts"]) > 0
     assert run.data.params["seed"] == "1"
@@ -67,7 +67,7 @@ def test_wandb(ran):
     folder = ran("wandb")
     (table,) = (folder / "wandb").glob("offline-run-*/files/media/table/rollout/samples_*.table.json")
     shown = json.loads(table.read_text())
-    assert shown["columns"] == ["", "prompt", "response", "reward", "advantage", "weight"]
+    assert shown["columns"] == ["", "prompt", "response", "reward", "advantage", "weight", "share of the update"]
     assert {row[0] for row in shown["data"]} == {"best", "worst", "largest share"}
     (record,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     logged = record.read_bytes()

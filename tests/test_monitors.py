@@ -318,6 +318,6 @@ def test_a_run_warns_on_the_terminal_and_in_the_log_and_only_once(train, tmp_pat
     assert resumed.returncode == 0, resumed.stderr
     assert "warning" not in resumed.stdout
     curves = read_curves(tmp_path / "run")
-    assert curves["monitor/own_sample_dependence"][0] == [0]
+    assert curves["monitor/own_sample_dependence"][0] == [1]
     for name in ("lr_factor", "effective_sample_size", "effective_sample_size_worst", "entropy_share"):
-        assert curves[f"monitor/{name}"][0] == list(range(5)), name
+        assert curves[f"monitor/{name}"][0] == list(range(1, 6)), name

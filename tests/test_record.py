@@ -7,43 +7,64 @@ import logging
 import pytest
 import torch
 from conftest import ROOT
-from test_tags import NAN, Watch, make_report
+from test_tags import NAN, Policy, make_report
 
 from callbacks.record import METRICS, RunRecord, read_curves
 from callbacks.rollouts import RolloutLog, files_of_steps, read_rollouts, rows
 from callbacks.tags import table
-from oblr.gradnorm.measure import GradNorms
+from oblr.baselines.rloo import RLOOBaseline
 
 
 def test_curves_of_what_was_logged(tmp_path):
     record = RunRecord(str(tmp_path))
-    record.log_metrics({"a": 1.0, "b": NAN}, 0)
+    record.log_metrics({"a": 1.0, "b": NAN}, 1)
     record.log_metrics({"c": 5.0}, 0)
-    record.log_metrics({"a": 0.1 + 0.2, "b": float("inf")}, 1)
-    assert read_curves(tmp_path) == {"a": ([0, 1], [1.0, 0.1 + 0.2]), "c": ([0], [5.0])}
+    record.log_metrics({"a": 0.1 + 0.2, "b": float("inf")}, 2)
+    assert read_curves(tmp_path) == {"a": ([1, 2], [1.0, 0.1 + 0.2]), "c": ([0], [5.0])}
 
 
 def test_steps_that_are_taken_again_are_logged_once(tmp_path):
-    """Also where a kill has cut the last line."""
+    """Also where a kill has cut the last line. The evaluation after the steps that are kept comes again."""
     record = RunRecord(str(tmp_path))
-    for step in range(4):
-        record.log_metrics({"a": float(step)}, step)
+    for done in range(4):
+        record.log_metrics({"eval/best": float(done)}, done)
+        record.log_metrics({"train/lr": done + 1.0}, done + 1)
     with (tmp_path / METRICS).open("a") as file:
-        file.write('{"step": 4, "a"')
-    assert read_curves(tmp_path)["a"][0] == [0, 1, 2, 3]
+        file.write('{"step": 5, "train/lr"')
+    assert read_curves(tmp_path)["train/lr"][0] == [1, 2, 3, 4]
     record.go_back(2)
-    record.log_metrics({"a": -2.0}, 2)
-    assert read_curves(tmp_path) == {"a": ([0, 1, 2], [0.0, 1.0, -2.0])}
-    assert [json.loads(line)["step"] for line in (tmp_path / METRICS).read_text().splitlines()] == [0, 1, 2]
+    record.log_metrics({"eval/best": 2.0}, 2)
+    record.log_metrics({"train/lr": -3.0}, 3)
+    assert read_curves(tmp_path) == {
+        "train/lr": ([1, 2, 3], [1.0, 2.0, -3.0]),
+        "eval/best": ([0, 1, 2], [0.0, 1.0, 2.0]),
+    }
+    written = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert [line["step"] for line in written if "train/lr" in line] == [1, 2, 3]
+    assert [line["step"] for line in written if "eval/best" in line] == [0, 1, 2]
 
 
-class Policy(Watch):
-    """With exact norms of responses, whose coefficients nothing clips."""
-
-    per_token = False
-
-    def __init__(self, tier="exact", signed=False):
-        super().__init__(gradnorm=GradNorms(tier), loss=type("Loss", (), {"signed": signed}))
+def test_a_run_of_an_earlier_version_is_read_and_goes_on_with_its_steps_from_1(tmp_path):
+    """It counted steps from 0 in its files, and evaluations as today."""
+    record, log, trainer = RunRecord(str(tmp_path)), RolloutLog(str(tmp_path / "rollouts")), Run()
+    (tmp_path / "rollouts").mkdir()
+    for step in range(3):
+        record.log_metrics({"eval/best": float(step)}, step)
+        record.log_metrics({"train/lr": step + 1.0}, step)
+        name = f"step-{step:06d}-rank{trainer.global_rank}.jsonl.gz"
+        (tmp_path / "rollouts" / name).write_bytes(gzip.compress(f'{{"group": {step}, "response": 0}}\n'.encode()))
+    assert read_curves(tmp_path) == {
+        "train/lr": ([1, 2, 3], [1.0, 2.0, 3.0]),
+        "eval/best": ([0, 1, 2], [0.0, 1.0, 2.0]),
+    }
+    assert [read_rollouts(tmp_path / "rollouts", step)[0]["group"] for step in (1, 2, 3)] == [0, 1, 2]
+    trainer.current_epoch = 2
+    record.go_back(2)
+    log.on_train_start(trainer, None)
+    assert read_curves(tmp_path) == {"train/lr": ([1, 2], [1.0, 2.0]), "eval/best": ([0, 1], [0.0, 1.0])}
+    assert [read_rollouts(tmp_path / "rollouts", step)[0]["group"] for step in (1, 2)] == [0, 1]
+    log.on_step(trainer, Policy(), make_report())
+    assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -59,7 +80,8 @@ def test_what_is_kept_of_a_response(first):
     assert row["reward"] == rollout.reward
     assert (row["step"], row["tokens"], row["square_norm"], row["weight"], row["ratio"]) == (7, 1, 9, 9, 1)
     assert (row["advantage"], row["baseline"]) == (-0.5, 0.5)
-    assert row["share"] == pytest.approx(0.5 * 3 / 6)
+    assert row["share"] == pytest.approx(0.25 * 3 / (1 + 4 + 0.75 + 0.25))
+    assert row["group_square"] == 4
     assert json.loads(json.dumps(row)) == row
 
 
@@ -67,8 +89,31 @@ def test_what_was_not_measured_is_none():
     last = list(rows(0, Policy(), make_report(first=1)))[-1]
     assert not last["live"]
     assert last["square_norm"] is last["weight"] is last["ratio"] is last["share"] is None
-    for policy in (Policy("length"), Policy(signed=True)):
-        assert {row["share"] for row in rows(0, policy, make_report())} == {None}
+
+
+def test_shares_are_of_the_whole_step():
+    """They sum to 1 over the responses of all ranks; what an observer has measured for another baseline counts too."""
+    for policy in (Policy(), Policy("uniform")):
+        found = {
+            (row["group"], row["response"]): row["share"]
+            for first in (0, 1)
+            for row in rows(1, policy, make_report(first))
+        }
+        assert sum(share for share in found.values() if share is not None) == pytest.approx(1)
+        assert found[0, 1] == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize("unknown", ["norms", "tokens", "factors of tokens", "update"])
+def test_no_share_is_told_where_it_is_not_known(unknown):
+    changes = {
+        "norms": {"square_norms": torch.tensor([[4.0, 16], [NAN, NAN], [NAN, NAN]], dtype=torch.float64)},
+        "update": {"coefficients": torch.zeros(3, 2, dtype=torch.float64)},
+    }
+    policy = Policy(per_token=unknown == "factors of tokens")
+    policy.per_token = unknown == "tokens"
+    if unknown == "factors of tokens":
+        policy.baseline = RLOOBaseline()
+    assert {row["share"] for row in rows(1, policy, make_report(**changes.get(unknown, {})))} == {None}
 
 
 def test_a_refused_step_can_be_read(tmp_path):
@@ -76,7 +121,7 @@ def test_a_refused_step_can_be_read(tmp_path):
     log, scores = RolloutLog(str(tmp_path)), make_report().scores.clone()
     scores[0, 0] = NAN
     log.on_train_batch_end(Run(), Policy(), {"report": make_report(scores=scores, refused=True)}, None, 0)
-    assert [row["reward"] for row in read_rollouts(tmp_path, 0)] == [None, 0, 0, 1]
+    assert [row["reward"] for row in read_rollouts(tmp_path, 1)] == [None, 0, 0, 1]
 
 
 class Run:
@@ -89,14 +134,14 @@ def test_files_of_steps_that_are_taken_again_go(tmp_path):
     log.on_train_start(trainer, None)
     for trainer.current_epoch in range(3):
         log.on_step(trainer, Policy(), make_report(first=1))
-    other = tmp_path / "rollouts" / "step-000002-rank0.jsonl.gz"
+    other = tmp_path / "rollouts" / "step-000003-rank0.jsonl.gz"
     other.write_bytes(gzip.compress(b'{"group": 0, "response": 0}\n'))
-    assert list(files_of_steps(tmp_path / "rollouts")) == [0, 1, 2]
-    assert [row["group"] for row in read_rollouts(tmp_path / "rollouts", 2)] == [0, 1, 1, 2, 2]
+    assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
+    assert [row["group"] for row in read_rollouts(tmp_path / "rollouts", 3)] == [0, 1, 1, 2, 2]
     trainer.current_epoch = 1
     log.on_train_start(trainer, None)
-    assert list(files_of_steps(tmp_path / "rollouts")) == [0, 2]
-    assert len(read_rollouts(tmp_path / "rollouts", 2)) == 1  # of the other rank, which looks after its own
+    assert list(files_of_steps(tmp_path / "rollouts")) == [1, 3]
+    assert len(read_rollouts(tmp_path / "rollouts", 3)) == 1  # of the other rank, which looks after its own
 
 
 def test_the_oldest_go_where_there_are_too_many(tmp_path, caplog):
@@ -108,7 +153,7 @@ def test_the_oldest_go_where_there_are_too_many(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         for trainer.current_epoch in range(1, 6):
             log.on_step(trainer, Policy(), make_report())
-    assert list(files_of_steps(tmp_path)) == [3, 4, 5]
+    assert list(files_of_steps(tmp_path)) == [4, 5, 6]
     assert len(caplog.records) == 1
 
 
@@ -119,7 +164,7 @@ def test_any_text_is_kept_as_it_is(tmp_path):
     object.__setattr__(rollout, "text", text)
     log = RolloutLog(str(tmp_path))
     log.on_step(Run(), Policy(), report)
-    assert read_rollouts(tmp_path, 0)[0]["text"] == text
+    assert read_rollouts(tmp_path, 1)[0]["text"] == text
     assert torch.equal(report.batch.rewards, make_report().batch.rewards)
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, SMALL, run_script
-from test_record import Policy, Run
-from test_tags import make_report
+from test_record import Run
+from test_tags import Policy, make_report
 
 from callbacks.record import RunRecord
 from callbacks.rollouts import RolloutLog
@@ -35,13 +35,15 @@ from oblr.report.runs import differing, find_runs, read_run
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror='document.title = 1'>\u202e"
 LONG = HOSTILE + "x" * 10**6
+METHOD = {"baseline": "mean of the others", "learning rate": "η₀ = 0.01, as it was told"}
 
 
 def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 3", eta0: float = 0.01) -> Path:
     """A run folder without a run: two groups of two responses a step, the first of which says ``text``."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(f"seed: {seed}\neta0: {eta0}\npaths:\n  runs: {folder}\n")
-    (folder / "run.json").write_text("{}")
+    record = {"command": ["/clone/src/train.py", "experiment=pocket", "name=a b"], "method": METHOD}
+    (folder / "run.json").write_text(json.dumps(record))
     (folder / "finished.json").write_text("{}")
     (folder / "train.log").write_text(
         "2026-01-31 12:00:00,000 WARNING callbacks.monitors: step 3: the entropy has collapsed\n"
@@ -51,7 +53,7 @@ def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 
     trainer.current_epoch = 0
     log.on_train_start(trainer, None)
     for step in range(steps):
-        record.log_metrics({"train/reward": 0.1 * step + seed + 10 * eta0 * seed, "train/lr": eta0}, step)
+        record.log_metrics({"train/reward": 0.1 * step + seed + 10 * eta0 * seed, "train/lr": eta0}, step + 1)
         report = make_report()
         object.__setattr__(report.batch.rollouts[0], "text", text)
         trainer.current_epoch = step
@@ -70,11 +72,13 @@ def test_a_page_of_one_run(tmp_path):
     path = write_report(folder, [read_run(folder)])
     shown = data_of(path.read_text())
     (run,) = shown["runs"]
-    assert run["curves"]["train/reward"] == [[0, 1, 2, 3], pytest.approx([1.1, 1.2, 1.3, 1.4])]
+    assert run["curves"]["train/reward"] == [[1, 2, 3, 4], pytest.approx([1.1, 1.2, 1.3, 1.4])]
     assert run["warnings"] == [[3, "step 3: the entropy has collapsed"]]
     assert run["settings"] == {"seed": 1, "eta0": 0.01}
     assert shown["meanings"]["train/lr"].startswith("η_t")
-    (of_rank,) = run["rollouts"]["2"]
+    assert shown["names"]["train/reward"] == "training reward"
+    assert (run["command"], run["method"]) == ("python src/train.py experiment=pocket 'name=a b'", METHOD)
+    (of_rank,) = run["rollouts"]["3"]
     responses = [json.loads(line) for line in gzip.decompress(base64.b64decode(of_rank)).splitlines()]
     assert responses[0]["text"] == "so it is 3"
     assert len(responses) == 4
@@ -101,9 +105,9 @@ def test_a_page_needs_nothing_and_runs_nothing_of_a_response(tmp_path):
 def test_of_long_runs_steps_are_left_out_evenly(tmp_path):
     run = read_run(make_run(tmp_path / "run", steps=9))
     everything = sum(len(of_rank) for files in packed(run, 10**9).values() for of_rank in files)
-    assert list(packed(run, everything)) == list(range(9))
-    assert list(packed(run, int(0.99 * everything))) == [0, 2, 4, 6, 8]
-    assert list(packed(run, everything // 2)) == [0, 4, 8]
+    assert list(packed(run, everything)) == list(range(1, 10))
+    assert list(packed(run, int(0.99 * everything))) == [1, 3, 5, 7, 9]
+    assert list(packed(run, everything // 2)) == [1, 5, 9]
     assert packed(run, 10) == {}  # as of each of many runs in one page
 
 
@@ -187,7 +191,7 @@ def test_pictures_show_the_curves_of_one_run_and_means_and_bands_of_several(tmp_
     assert second[3] == [4, pytest.approx((1.5 + 2.7) / 2)]
     low, high = axes.collections[0].get_datalim(axes.transData).intervaly
     assert (low, high) == pytest.approx((1.1, 2.5))
-    assert [label for label, _ in lines(runs[:1], ["train/reward", "train/lr"])] == ["train/reward", "train/lr"]
+    assert [label for label, _ in lines(runs[:1], ["train/reward", "train/lr"])] == ["training reward", "learning rate"]
 
 
 def test_the_report_does_not_depend_on_the_logger(tmp_path):
@@ -207,6 +211,7 @@ def test_the_report_does_not_depend_on_the_logger(tmp_path):
         run["curves"] = {tag: curve for tag, curve in run["curves"].items() if tag in kept}
         run["settings"] = {path: value for path, value in run["settings"].items() if str(folder) not in str(value)}
         run["settings"] = {path: value for path, value in run["settings"].items() if not path.startswith("logger")}
+        assert f"logger={logger}" in run.pop("command")
         assert (tmp_path / logger / "run" / "csv").exists() == (logger == "csv")
         shown.append(json.dumps(data))
     assert shown[0] == shown[1]
@@ -219,6 +224,18 @@ def test_what_is_no_run(tmp_path):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: runs: {tmp_path}/nosuch is no folder")
+
+
+def test_runs_that_are_started_together_have_one_report(tmp_path):
+    """``train.py -m``, as the page on watching promises: each run has its own besides."""
+    small = [override for override in SMALL if not override.startswith("steps=")]
+    done = run_script("train.py", "-m", *small, "steps=1", "seed=1,2", f"paths.runs={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    shown = data_of((tmp_path / "report.html").read_text())
+    assert [run["settings"]["seed"] for run in shown["runs"]] == [1, 2]
+    assert shown["differs"] == ["seed"]
+    assert len(list(tmp_path.glob("*/report.html"))) == 2
+    assert done.stdout.splitlines()[-1] == f"report      {tmp_path}/report.html"
 
 
 @contextmanager
@@ -296,19 +313,20 @@ def test_in_a_browser(tmp_path, opened):
     assert tab.locator("figure canvas").count() == 2
     tab.wait_for_selector("details")
     assert tab.locator("#step").inner_text() == "1"
-    tab.locator("details summary").first.focus()
+    hostile = tab.locator("details[data-group='0']")
+    hostile.locator("summary").focus()
     tab.keyboard.press("Enter")
     tab.wait_for_selector("td.text")
-    assert tab.locator("details").first.locator("tr").count() == 3
-    shown = tab.locator("td.text div").first.inner_text()
-    assert shown.startswith("</script><script>document.title")
+    assert hostile.locator("tr").count() == 3
+    assert hostile.locator("td.text div").first.inner_text().startswith("</script><script>document.title")
     chart = tab.locator("figure").first.locator(".u-over")
     chart.click(position={"x": chart.bounding_box()["width"] - 3, "y": 50})
     tab.wait_for_function("document.getElementById('step').textContent === '4'")
     tab.locator("#before").focus()
     tab.keyboard.press("Enter")
     tab.wait_for_function("document.getElementById('step').textContent === '3'")
-    assert "train/reward 1.3" in tab.locator("#numbers").inner_text()
+    assert "training reward 1.3" in tab.locator("#numbers").inner_text()
+    assert tab.url.endswith("#step=3")
     tab.locator("#slider").focus()
     tab.keyboard.press("Home")
     tab.wait_for_function("document.getElementById('step').textContent === '1'")
@@ -317,6 +335,137 @@ def test_in_a_browser(tmp_path, opened):
     tab.wait_for_function("document.getElementById('step').textContent === '3'")
     assert tab.locator("#comparison").is_hidden()
     assert tab.title() == "OBLR-PO report"
+
+
+def make_step(folder: Path, step: int, parts: list[list[float]]) -> None:
+    """Responses of a step: of each group the lengths of their parts in the gradient, a minus for what becomes rarer."""
+    total = sum(abs(part) for group in parts for part in group)
+    rows = [
+        {
+            **{
+                "group": q,
+                "response": i,
+                "live": any(group),
+                "problem": f"{q}",
+                "prompt": f"prompt {q}",
+                "answer": "1",
+            },
+            **{"text": f"text {q} {i}", "tokens": 3, "verdict": "scored", "reward": float(part > 0), "advantage": part},
+            **{"share": abs(part) / total if any(group) else None, "group_square": sum(group) ** 2},
+        }
+        for q, group in enumerate(parts)
+        for i, part in enumerate(group)
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "rollouts" / f"step-{step:06d}-rank1.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+
+
+@pytest.mark.browser
+def test_what_moved_a_step_is_seen_at_once(tmp_path, opened):
+    """Its ten largest updates, prompts by their gradients, and colours by shares of the whole step."""
+    folder = make_run(tmp_path / "run")
+    parts = [[0, 0, 0, 0], [1, -2, 3, -4], [5, 6, 7, 8], [9, -10, 11, 12]]
+    make_step(folder, 2, parts)
+    tab = opened(f"{write_report(tmp_path, [read_run(folder)]).as_uri()}#step=2")
+    tab.wait_for_selector("#largest li")
+    texts = [
+        f"text {q} {i}" for q, i in ((3, 3), (3, 2), (3, 1), (3, 0), (2, 3), (2, 2), (2, 1), (2, 0), (1, 3), (1, 2))
+    ]
+    assert tab.locator("#largest .said").all_inner_texts() == texts
+    together = sum(range(3, 13)) / sum(range(1, 13))
+    assert f"Together {100 * together:.3g} % of the step's update" in tab.locator("#of-moved").inner_text()
+    assert "15.4 % of the update" in tab.locator("#largest li").first.inner_text()  # 12 of 78
+    assert tab.locator("details").evaluate_all("all => all.map(one => one.dataset.group)") == ["2", "3", "1", "0"]
+    for box in tab.locator("details summary").all():
+        box.click()
+    tab.wait_for_function("document.querySelectorAll('td.text').length === 16")
+    read = "rows => rows.map(row => [row.querySelector('td.text').innerText, getComputedStyle(row).backgroundColor])"
+    colours = dict(tab.locator("details tr:has(td)").evaluate_all(read))
+    strengths = {text: float(re.findall(r"[\d.]+", colour)[3]) for text, colour in colours.items()}
+    for q, group in enumerate(parts):
+        for i, part in enumerate(group):
+            assert strengths[f"text {q} {i}"] == pytest.approx(0.4 * abs(part) / 12, abs=0.005)
+    greens = {text for text, colour in colours.items() if strengths[text] and colour.startswith("rgba(26, 127, 55")}
+    assert greens == {f"text {q} {i}" for q, group in enumerate(parts) for i, part in enumerate(group) if part > 0}
+    shares = tab.locator("td[data-title='share of the update']").all_inner_texts()
+    assert sum(float(text.split()[0]) for text in shares if "%" in text) == pytest.approx(100, abs=0.5)
+    tab.locator("#largest button").nth(8).press("Enter")
+    assert tab.evaluate("document.activeElement.textContent").endswith("prompt 1")
+
+
+@pytest.mark.browser
+def test_a_step_has_an_address(tmp_path, opened):
+    """It leads to its step, follows who reads on, and says so where that step is not on the page."""
+    for seed in (1, 2):
+        make_run(tmp_path / f"seed{seed}", seed)
+    alone = write_report(tmp_path / "seed1", [read_run(tmp_path / "seed1")]).as_uri()
+    tab = opened(f"{alone}#step=3")
+    tab.wait_for_function("document.getElementById('step').textContent === '3'")
+    tab.locator("#after").click()
+    tab.wait_for_function("location.hash === '#step=4'")
+    tab.evaluate("location.hash = '#step=2'")
+    tab.wait_for_function("document.getElementById('step').textContent === '2'")
+    assert tab.locator("#nearest").inner_text() == ""
+    tab.evaluate("location.hash = '#step=99'")
+    tab.wait_for_function("document.getElementById('step').textContent === '4'")
+    assert "step 99" in tab.locator("#nearest").inner_text()
+    both = write_report(tmp_path, find_runs([tmp_path])).as_uri()
+    tab = opened(f"{both}#run=seed2&step=3")
+    tab.wait_for_function("document.getElementById('numbers').textContent.includes('training reward 2.4')")
+    tab.locator("#before").click()
+    tab.wait_for_function("location.hash === '#run=seed2&step=2'")
+    for wrong in ("#step=x", "#nosuch", "#step=-1"):
+        tab = opened(f"{alone}{wrong}")
+        tab.wait_for_function("document.getElementById('step').textContent === '1'")
+
+
+@pytest.mark.browser
+def test_on_a_phone_text_comes_first(tmp_path, opened):
+    path = write_report(tmp_path, [read_run(make_run(tmp_path / "run", text="word " * 300))])
+    tab = opened(path, viewport={"width": 360, "height": 800})
+    tab.wait_for_selector("#largest .said")
+    top = "selector => document.querySelector(selector).getBoundingClientRect().top + scrollY"
+    assert tab.evaluate(top, "#largest .said") < 800
+    tab.locator("details summary").first.click()
+    tab.wait_for_selector("td.text")
+    tops = [tab.evaluate(top, selector) for selector in ("td.text", "td.n", "#curves figure", "#settings")]
+    assert tops == sorted(tops)
+    widths = "all => all.map(one => one.scrollWidth - one.clientWidth)"
+    assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert set(tab.locator(".group, td.text, #largest li").evaluate_all(widths)) == {0}
+    tab.set_viewport_size({"width": 1200, "height": 800})
+    tab.wait_for_function("by('curves').compareDocumentPosition(by('one')) & Node.DOCUMENT_POSITION_FOLLOWING")
+
+
+@pytest.mark.browser
+def test_the_page_says_what_a_run_was(tmp_path, opened):
+    """Command, method in words, final figures and duration; a rate with what governs it; and no tag as a legend."""
+    folder = make_run(tmp_path / "run", steps=3)
+    record = RunRecord(str(folder))
+    for done, (low, mean, high) in ((0, (0.1, 0.2, 0.3)), (3, (0.7, 0.8, 0.9))):
+        figures = {"eval/sampled_accuracy": mean, "eval/sampled_low": low, "eval/sampled_high": high}
+        record.log_metrics(figures, done)
+    for step in (1, 2, 3):
+        record.log_metrics({"time/step": 40.0, "train/lr": 0.01}, step)
+    tab = opened(write_report(tmp_path, [read_run(folder)]))
+    tab.wait_for_selector("details")
+    header = tab.locator("header").inner_text()
+    for words in (
+        "python src/train.py experiment=pocket 'name=a b'",
+        *METHOD.values(),
+        "3 steps in 2 min 0 s, 40 s a step",
+    ):
+        assert words in header
+    assert "held-out accuracy, sampled 0.8 [0.7, 0.9] after step 3" in header
+    held_out = tab.locator("figure[data-chart='held-out accuracy'] canvas")
+    assert held_out.count() == 1
+    assert tab.evaluate("data.runs[0].curves['eval/sampled_accuracy'][0]") == [0, 3]
+    assert (
+        tab.locator("figure[data-chart='learning rate'] h3").inner_text() == f"learning rate: {METHOD['learning rate']}"
+    )
+    legends = tab.locator(".u-legend th").all_inner_texts()
+    assert legends
+    assert [text for text in legends if "/" in text or "_" in text] == []
 
 
 @pytest.mark.browser
@@ -365,7 +514,9 @@ def test_several_in_a_browser(tmp_path, opened):
     assert first.inner_text().split() == ["0.01", "7", f"{mean:.4g}", f"[{low:.4g},", f"{high:.4g}]"]
     assert re.fullmatch(r"4.95 \[.*\]\n\+0.4 \[.*\], p = 0.01\d+: no tie", second.locator("td").nth(2).inner_text())
     tab.locator("#run").select_option("rate0.02-seed7")
-    tab.wait_for_function("document.getElementById('numbers').textContent.includes('train/reward 8.4')")
+    tab.wait_for_function("document.getElementById('numbers').textContent.includes('training reward 8.4')")
+    shown = [row.locator("th, td").all_inner_texts() for row in tab.locator("#settings tr").all()[1:]]
+    assert [path for path, *_ in shown] == ["eta0", "seed"] or [path for path, *_ in shown] == ["seed", "eta0"]
 
 
 @pytest.mark.browser

@@ -102,7 +102,7 @@ def test_an_fsdp_job_runs_in_two_tasks(jobs):
     ((job,), run) = jobs["whole"]
     assert (job["JobState"], job["ExitCode"], job["NumTasks"]) == ("COMPLETED", "0:0", "2"), said(run)
     assert (run / "train-rank1.log").exists()
-    assert read_curves(run)["train/lr"][0] == list(range(STEPS))
+    assert read_curves(run)["train/lr"][0] == list(range(1, STEPS + 1))
     assert f"step {STEPS}/{STEPS}" in said(run)
 
 

@@ -20,6 +20,7 @@ from callbacks.monitors import (
     OwnSampleDependence,
 )
 from callbacks.record import RunRecord
+from callbacks.rollouts import shares
 from callbacks.samples import sample_table
 from callbacks.scoring import ScoringFailures
 from callbacks.second_moments import SecondMoments
@@ -33,6 +34,7 @@ from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.gradnorm.measure import GradNorms
 from oblr.metrics.accuracy import wilson
 from oblr.metrics.aggregate import Interval
 from oblr.policy.report import tags
@@ -83,6 +85,15 @@ class Watch:
         assert self.logged.keys().isdisjoint(metrics)
         assert all(meaning(tag) for tag in metrics), metrics
         self.logged |= {tag: float(value) for tag, value in metrics.items()}
+
+
+class Policy(Watch):
+    """With exact norms of responses, whose tokens have one coefficient."""
+
+    per_token = False
+
+    def __init__(self, tier="exact", per_token=False):
+        super().__init__(gradnorm=GradNorms(tier), loss=SimpleNamespace(per_token=per_token, signed=False))
 
 
 def logged(callback, *reports, step=0, **fields):
@@ -325,7 +336,7 @@ def test_the_summary_has_first_and_last_values():
 
 
 def table_of(report, rows):
-    lines = sample_table(report, rows).markdown().splitlines()[2:]
+    lines = sample_table(report, shares(Policy(), report), rows).markdown().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
@@ -350,7 +361,13 @@ def test_samples_are_the_best_the_worst_and_those_of_most_of_the_update(first):
     assert [row[4] for row in shown] == (of_second_rank if first else expected)
     best, *_ = table_of(report, rows=1)
     i = 1 if first else 0
-    assert best[2:] == [report.batch.rollouts[i].text, "1", best[4], f"{report.weights[first, i]:.3g}"]
+    share = {0: "16.7%", 1: "4.2%"}[first]  # lengths 1, 4, 3/4 and 1/4 of parts
+    assert best[2:] == [report.batch.rollouts[i].text, "1", best[4], f"{report.weights[first, i]:.3g}", share]
+
+
+def test_without_shares_none_is_the_largest():
+    report = make_report(square_norms=torch.full((3, 2), NAN))
+    assert {row[0] for row in table_of(report, rows=2)} == {"best", "worst"}
 
 
 def test_histograms_are_of_norms_not_of_their_squares(monkeypatch):

@@ -24,7 +24,8 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from callbacks.record import read_curves
 from callbacks.rollouts import read_rollouts
-from callbacks.tags import FIRST, TAGS, meaning
+from callbacks.tags import FIRST, GOVERNED, RATE, TAGS, meaning
+from callbacks.tensorboard import HEADLINES, glance
 from oblr.run.manifest import by_age
 
 DEMO_STEPS = 10
@@ -70,7 +71,7 @@ def test_the_demo_shows_what_it_does(demo):
         time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""
     curves = read_curves(folder)
     for tag in every_step.split():
-        assert curves[tag][0] == list(range(DEMO_STEPS)), tag
+        assert curves[tag][0] == list(range(1, DEMO_STEPS + 1)), tag
 
 
 def test_tensorboard_has_every_number_and_what_it_means(demo):
@@ -78,7 +79,14 @@ def test_tensorboard_has_every_number_and_what_it_means(demo):
     curves = read_curves(demo[0])
     events = EventMultiplexer().AddRun(str(demo[0] / "tensorboard"), "run").Reload()
     shown = MultiplexerDataProvider(events, "").list_scalars(RequestContext(), experiment_id="", plugin_name="scalars")
-    assert {tag: series.description for tag, series in shown["run"].items()} == {tag: meaning(tag) for tag in curves}
+    again = {glance(tag): tag for tag in HEADLINES}
+    said = {tag: series.description for tag, series in shown["run"].items()}
+    assert said.keys() == curves.keys() | again.keys()
+    governed = json.loads((demo[0] / "run.json").read_text())["method"]["learning rate"]
+    assert "noise factor" in governed
+    for tag, text in said.items():
+        own = again.get(tag, tag)
+        assert text == (f"{meaning(own)} {governed}." if own == "train/lr" else meaning(own))
     of_benchmarks = {"eval/*_low", "eval/*_high", "eval/*"}
     patterns = {next(pattern for pattern in TAGS if fnmatchcase(tag, pattern)) for tag in curves}
     assert patterns == TAGS.keys() - of_benchmarks
@@ -90,13 +98,18 @@ def test_tensorboard_has_every_number_and_what_it_means(demo):
     assert {"gradnorm/per_sample", "rollout/samples/text_summary"} < set(tags["tensors"])
     (config,) = events.Tensors("run", "custom_scalars__config__")
     layout = Layout.FromString(config.tensor_proto.string_val[0])
-    assert [chart.title for category in layout.category for chart in category.chart] == list(FIRST)
+    charts = [chart for category in layout.category for chart in category.chart]
+    assert f"{RATE}: {governed}" in [chart.title for chart in charts]
+    assert {tag for chart in charts for tag in chart.multiline.tag} < curves.keys()
     for patterns in FIRST.values():
         assert all(any(re.fullmatch(pattern, tag) for tag in curves) for pattern in patterns)
-    assert layout.category[0].chart[1].margin.series[0].upper == "eval/sampled_high"
+    (held_out, _) = (chart.margin.series[0] for chart in charts if chart.HasField("margin"))
+    assert held_out.upper == "eval/sampled_high"
     started = events.SummaryMetadata("run", "_hparams_/session_start_info").plugin_data.content
     parameters = HParamsPluginData.FromString(started).session_start_info.hparams
-    assert parameters["baseline"].string_value == "GradientWeightedBaseline"
+    assert parameters["baseline"].string_value == "gradient_weighted"
+    assert parameters["schedule"].string_value == "noise_linear"
+    assert parameters[GOVERNED].string_value == governed
     assert parameters["eta0"].number_value == 0.03
 
 
@@ -159,7 +172,7 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
     whole, parts = (read_curves(tmp_path / name) for name in ("whole", "parts"))
     for tag in ("train/lr", "train/reward", "snr/ema", "gradnorm/mean"):
         assert whole[tag] == parts[tag], tag
-    for step in range(4):
+    for step in range(1, 5):
         whole, parts = (read_rollouts(tmp_path / name / "rollouts", step) for name in ("whole", "parts"))
         assert whole == parts
         assert len(whole) == 32
@@ -257,5 +270,5 @@ def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
         result = train(f"steps={done}", *trainer, *resume, "optimizer=adamw", "eta0=1e-3")
         assert result.returncode == 0, result.stderr
     curves = read_curves(tmp_path / "run")
-    assert curves["train/lr"][0] == [0, 1, 2]
+    assert curves["train/lr"][0] == [1, 2, 3]
     assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3

@@ -41,6 +41,10 @@ class AdaptiveBaseline(Baseline):
         self.fit = torch.zeros(5, dtype=torch.float64)  # Σ 1, R, R², u, uR with u = n over its step's mean
         self.second_moments = torch.zeros(len(self.choices), dtype=torch.float64)
 
+    @property
+    def words(self) -> str:
+        return "mean reward of the other responses, with weights and a prior that are fitted to earlier steps"
+
     def __call__(self, groups: Groups) -> Tensor:
         if self.fit[0] == 0:
             best = self.choices.index((1.0, min(pseudo_count for _, pseudo_count in self.choices)))

@@ -68,6 +68,11 @@ class Baseline(ABC):
     leave_one_out: ClassVar[bool] = False
     per_token: ClassVar[bool] = False
 
+    @property
+    def words(self) -> str:
+        """What is taken from a response's reward, in words, for the header of a report."""
+        return type(self).__name__
+
     @abstractmethod
     def __call__(self, groups: Groups) -> Tensor:
         """Advantages, float32 [n, G]; of every token of ``groups.tokens``, in their order, if ``per_token``."""

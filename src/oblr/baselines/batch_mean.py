@@ -21,6 +21,11 @@ class BatchMeanBaseline(Baseline):
     def __init__(self, normalise: bool = False, epsilon: float = 1e-6):
         self.normalise, self.epsilon = normalise, epsilon
 
+    @property
+    def words(self) -> str:
+        kind = "all rewards, and divided by their standard deviation" if self.normalise else "all other rewards"
+        return f"mean of {kind} of the step"
+
     def __call__(self, groups: Groups) -> Tensor:
         rewards, step = groups.rewards.double(), groups.step_rewards.double()
         if self.normalise:

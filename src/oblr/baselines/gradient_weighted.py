@@ -9,6 +9,12 @@ from oblr.baselines.leave_one_out import cross_fitted_means, leave_one_out_means
 from oblr.errors import SettingError
 
 Form = Literal["leave_one_out", "cross_fitted", "pooled"]
+#: Which responses take part, in words.
+OF: dict[Form, str] = {
+    "leave_one_out": "the other responses of the group",
+    "cross_fitted": "the half of the group that it is not in",
+    "pooled": "the whole group, its own included",
+}
 
 
 class GradientWeightedBaseline(Baseline):
@@ -36,7 +42,11 @@ class GradientWeightedBaseline(Baseline):
         if form not in get_args(Form):
             raise SettingError("baseline.form", f"{form!r} is unknown", f"use one of {get_args(Form)}")
         means = {"leave_one_out": leave_one_out_means, "cross_fitted": cross_fitted_means, "pooled": pooled_means}
-        self.means = means[form]
+        self.form, self.means = form, means[form]
+
+    @property
+    def words(self) -> str:
+        return f"weighted mean reward of {OF[self.form]}"
 
     def __call__(self, groups: Groups) -> Tensor:
         return (groups.rewards - self.means(groups.rewards, groups.weights)).to(groups.rewards.dtype)

@@ -12,5 +12,9 @@ class GroupMeanBaseline(Baseline):
     one response a prompt is refused.
     """
 
+    @property
+    def words(self) -> str:
+        return "mean reward of the group, its own included"
+
     def __call__(self, groups: Groups) -> Tensor:
         return groups.rewards - groups.rewards.mean(1, keepdim=True)

@@ -18,6 +18,10 @@ class GroupMeanStdBaseline(Baseline):
     def __init__(self, epsilon: float = 1e-6):
         self.epsilon = epsilon
 
+    @property
+    def words(self) -> str:
+        return "mean reward of the group, and divided by its standard deviation (GRPO)"
+
     def __call__(self, groups: Groups) -> Tensor:
         rewards = groups.rewards
         return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, correction=0, keepdim=True) + self.epsilon)

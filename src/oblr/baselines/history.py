@@ -31,6 +31,11 @@ class HistoryBaseline(Baseline):
         self.discount, self.needs_norms = discount, weighted
         self.sums = dict[int, Tensor]()  # S and W of a problem, discounted, float64 [2]
 
+    @property
+    def words(self) -> str:
+        kind = "weighted mean" if self.needs_norms else "mean"
+        return f"{kind} reward of the other responses and of those at earlier visits of the prompt"
+
     def __call__(self, groups: Groups) -> Tensor:
         rewards, weights = groups.rewards.double(), self.weights(groups)
         earlier, weight = self.earlier(groups)

@@ -19,7 +19,12 @@ class OPOBaseline(Baseline):
     leave_one_out = True
 
     def __init__(self, pooled: bool = False):
-        self.means = pooled_means if pooled else leave_one_out_means
+        self.pooled, self.means = pooled, pooled_means if pooled else leave_one_out_means
+
+    @property
+    def words(self) -> str:
+        whose = "all responses of the group" if self.pooled else "the other responses of the group"
+        return f"mean reward of {whose}, weighted by their lengths (OPO)"
 
     def __call__(self, groups: Groups) -> Tensor:
         return (groups.rewards - self.means(groups.rewards, groups.lengths)).to(groups.rewards.dtype)

@@ -28,6 +28,11 @@ class OTBBaseline(Baseline):
     def __init__(self, pooled: bool = False):
         self.pooled = pooled
 
+    @property
+    def words(self) -> str:
+        whose = "all responses of the group" if self.pooled else "the other responses of the group"
+        return f"mean reward of {whose}, at each token weighted by the energy of their logits so far (OTB)"
+
     def __call__(self, groups: Groups) -> Tensor:
         assert groups.tokens is not None
         tokens, size = groups.tokens, groups.rewards.shape[1]

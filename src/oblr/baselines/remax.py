@@ -16,6 +16,10 @@ class ReMaxBaseline(Baseline):
 
     needs_greedy = True
 
+    @property
+    def words(self) -> str:
+        return "reward of a greedy response to the same prompt (ReMax)"
+
     def __call__(self, groups: Groups) -> Tensor:
         assert groups.greedy_rewards is not None
         return groups.rewards - groups.greedy_rewards[:, None]

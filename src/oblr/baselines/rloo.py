@@ -12,6 +12,10 @@ class RLOOBaseline(Baseline):
 
     leave_one_out = True
 
+    @property
+    def words(self) -> str:
+        return "mean reward of the other responses of the group (RLOO)"
+
     def __call__(self, groups: Groups) -> Tensor:
         rewards = groups.rewards
         return (rewards - leave_one_out_means(rewards, torch.ones_like(rewards))).to(rewards.dtype)

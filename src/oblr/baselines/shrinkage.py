@@ -27,6 +27,11 @@ class ShrinkageBaseline(Baseline):
     def __init__(self, weighted: bool = False):
         self.needs_norms = weighted
 
+    @property
+    def words(self) -> str:
+        kind = "weighted mean" if self.needs_norms else "mean"
+        return f"{kind} reward of the other responses of the group, drawn to the step's other groups"
+
     def __call__(self, groups: Groups) -> Tensor:
         rewards = groups.rewards.double()
         weights = groups.weights if self.needs_norms else torch.ones_like(rewards)

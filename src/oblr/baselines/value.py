@@ -48,6 +48,10 @@ class ValueBaseline(Baseline):
         self.studied: Tensor | None = None  # of this step, on this rank
         self.solution: Tensor | None = None  # (w, c)
 
+    @property
+    def words(self) -> str:
+        return "value of a linear function of the hidden states, token by token (GAE)"
+
     def __call__(self, groups: Groups) -> Tensor:
         assert groups.tokens is not None
         tokens, values = groups.tokens, self.values(groups.tokens)

@@ -74,15 +74,31 @@ def launch(config_name: str, command: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing a page
     logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
 
+    done: list[Path] = []
+
     def task(cfg: DictConfig) -> None:
         with one_line_errors():
             settle(cfg, config_name)
             with rich.get_console().status("starting"):  # seconds, in which a terminal is not to look dead
                 module = importlib.import_module(command)
             module.main(cfg)
+            if config_name == "train" and HydraConfig.get().mode == RunMode.MULTIRUN and not cfg.plan:
+                done.append(Path(cfg.paths.output_dir))
 
-    with one_line_errors():
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
+    try:
+        with one_line_errors():
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
+    finally:  # also where a later run has failed
+        if len(done) > 1:
+            report_together(done)
+
+
+def report_together(folders: Sequence[Path]) -> None:
+    """Write the report of runs that were started together, beside them."""
+    from oblr.report.page import write_report  # these load torch, for which the start of a run need not wait
+    from oblr.report.runs import find_runs
+
+    print(f"report      {write_report(Path(os.path.commonpath(folders)), find_runs(folders))}")
 
 
 def settle(cfg: DictConfig, script: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import hydra
 import lightning as L
 import rich
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
@@ -17,6 +18,7 @@ from rich.markup import escape
 from callbacks.graceful_stop import GracefulStop
 from callbacks.record import RunRecord
 from callbacks.summary import outcome
+from callbacks.tags import GOVERNED
 from oblr.checks import (
     check_batch,
     check_engine,
@@ -32,6 +34,7 @@ from oblr.commands.launch import RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_tokenizer
+from oblr.policy.method import in_words
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
 from oblr.run.places import CODE
@@ -77,7 +80,8 @@ def main(cfg: DictConfig) -> None:
     with quiet_terminal(log_file(folder, rank)):
         L.seed_everything(cfg.seed)
         if first:
-            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed, told=own_settings(told))
+            noted = {"seed": cfg.seed, "told": own_settings(told), "method": in_words(policy)}
+            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), **noted)
             rich.print(changes_table(changed(told, "train")))
             for note in datamodule.notes:
                 rich.print(escape(note))
@@ -88,7 +92,7 @@ def main(cfg: DictConfig) -> None:
         stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), GracefulStop())
         stop.listen()
         for own in trainer.loggers:
-            own.log_hyperparams(compared(cfg))
+            own.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
             rich.print(f"resuming    {checkpoint}")
@@ -107,15 +111,14 @@ def main(cfg: DictConfig) -> None:
 
 
 def compared(cfg: DictConfig) -> dict[str, Any]:
-    """The settings by which runs of a sweep are told apart: a part of the method is called by its class."""
+    """The settings by which runs of a sweep are told apart: a part of the method is called as its option is."""
     sections = OmegaConf.to_container(OmegaConf.masked_copy(cfg, COMPARED), resolve=True)
-    found = {}
+    options = {name: choice for name, choice in HydraConfig.get().runtime.choices.items() if name in COMPARED}
     for path, value in leaves(sections):
-        name = path.removesuffix("._target_")
-        found[name] = (
-            value.rpartition(".")[2] if name != path else value if isinstance(value, float | int) else str(value)
-        )
-    return found
+        told = path != "optimizer.lr" and not path.rpartition(".")[2].startswith("_")  # the schedule sets that rate
+        if told and path not in options:
+            options[path] = value if isinstance(value, float | int) else str(value)
+    return options
 
 
 def build_trainer(cfg: DictConfig) -> L.Trainer:

@@ -79,6 +79,18 @@ class GradNorms:
         self.gram_rows: int | None = None  # the device's; a plan of bytes sets more, which is fewer operations
 
     @property
+    def words(self) -> str:
+        """What the baseline's weights are, in words, for the header of a report."""
+        tiers: dict[Tier, str] = {
+            "exact": "exact squared gradient norm of each response",
+            "sketch": f"squared gradient norm of each response, estimated by {self.probes} projections",
+            "logit": "energy of the logits' gradients",
+            "length": "length of each response",
+            "uniform": "all alike",
+        }
+        return tiers[self.tier]
+
+    @property
     def measures(self) -> bool:
         """Whether the weights are squared norms, exact or estimated."""
         return self.tier in ("exact", "sketch")

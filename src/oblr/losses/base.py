@@ -40,6 +40,17 @@ class Loss(ABC):
             raise SettingError("loss.normalise", f"{normalise!r} is unknown", f"use one of {get_args(Normalise)}")
         self.normalise = normalise
 
+    @property
+    def words(self) -> str:
+        """The loss in words, for the header of a report."""
+        lengths = {"none": "", "response": ", over the length of each response", "group": ", over the mean length"}
+        return f"{self.name}{lengths[self.normalise]}"
+
+    @property
+    def name(self) -> str:
+        """In words, without what the lengths do."""
+        return type(self).__name__
+
     @abstractmethod
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         """``f``, float64: of every token [n] if ``per_token``, of every response [S] otherwise.

@@ -65,6 +65,10 @@ class CAPOLoss(Loss):
         self.step, self.policy_shift, self.objective_shift = step, policy_shift, objective_shift
         self.clip_low, self.clip_high = clip_low, clip_high
 
+    @property
+    def name(self) -> str:
+        return "PPO's surrogate without tokens that would shift it too far (CAPO)"
+
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         weights = clipped(tokens.logs.exp(), tokens, advantages, self.clip_low, self.clip_high)
         if advantages is None:

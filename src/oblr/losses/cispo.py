@@ -28,5 +28,9 @@ class CISPOLoss(Loss):
         check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
+    @property
+    def name(self) -> str:
+        return f"policy gradient, token ratios capped to [{1 - self.clip_low:g}, {1 + self.clip_high:g}] (CISPO)"
+
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         return tokens.logs.exp().clamp(1 - self.clip_low, 1 + self.clip_high)

@@ -33,6 +33,10 @@ class GEPOLoss(Loss):
             check_clip(clip=clip)
         self.clip, self.signed = clip, clip is not None
 
+    @property
+    def name(self) -> str:
+        return "policy gradient, likelihoods over the group's expectation (GEPO)"
+
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         behaviour = tokens.behaviour / tokens.lengths
         groups = behaviour.view(-1, tokens.group_size)

@@ -29,6 +29,11 @@ class GSPOLoss(Loss):
         check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
+    @property
+    def name(self) -> str:
+        low, high = 1 - self.clip_low, 1 + self.clip_high
+        return f"PPO's surrogate, mean ratio of a response clipped to [{low:g}, {high:g}] (GSPO)"
+
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         means = (tokens.sequence_logs / tokens.lengths).exp()
         return clipped(means, tokens, advantages, self.clip_low, self.clip_high)

@@ -47,6 +47,12 @@ class KLPenalty:
         self.estimator, self.coefficient = estimator, coefficient
 
     @property
+    def words(self) -> str:
+        """The penalty in words, for the header of a report."""
+        place = "in the reward" if self.shapes_reward else "of every token"
+        return f"{self.coefficient:g} × KL to the first policy, {place} ({self.estimator})"
+
+    @property
     def shapes_reward(self) -> bool:
         """Whether the penalty is part of the reward, and not of the tokens' coefficients."""
         return self.estimator == "k1"

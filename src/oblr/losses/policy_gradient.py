@@ -46,6 +46,12 @@ class PolicyGradientLoss(Loss):
         self.ratio, self.truncate = ratio, truncate
         self.per_token = ratio == "token"
 
+    @property
+    def name(self) -> str:
+        cap = "" if self.truncate is None else f", at most {self.truncate:g}"
+        ratios = {"none": "no importance ratio", "token": f"token ratios{cap}", "sequence": f"sequence ratios{cap}"}
+        return f"policy gradient, {ratios[self.ratio]}"
+
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         if self.ratio == "none":
             return torch.ones_like(tokens.behaviour)

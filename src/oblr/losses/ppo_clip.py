@@ -29,5 +29,9 @@ class PPOClipLoss(Loss):
         check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
+    @property
+    def name(self) -> str:
+        return f"PPO's surrogate, token ratios clipped to [{1 - self.clip_low:g}, {1 + self.clip_high:g}]"
+
     def factors(self, tokens: ResponseTokens, advantages: Tensor | None = None) -> Tensor:
         return clipped(tokens.logs.exp(), tokens, advantages, self.clip_low, self.clip_high)

@@ -25,6 +25,6 @@ class LogsOnce(L.LightningModule):
         """Lightning calls it after the callbacks'."""
         self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.logged.items()})
         for logger in self.trainer.loggers:
-            logger.log_metrics(self.logged, step=self.current_epoch)
+            logger.log_metrics(self.logged, step=self.current_epoch + 1)  # the first step is 1
             logger.save()
         self.logged = {}

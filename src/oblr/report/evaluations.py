@@ -85,6 +85,7 @@ def content(models: Mapping[str, Path]) -> dict[str, Any]:
         ],
         "charts": {},
         "meanings": {},
+        "names": {},
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from callbacks.tags import first, meaning
+from callbacks.tags import BANDS, first, meaning, name
 from oblr.report.comparison import comparison, configuration
 from oblr.report.runs import Run, differing
 from oblr.run.provenance import write_whole
@@ -34,8 +34,8 @@ def html(runs: Sequence[Run]) -> str:
 def filled(shown: dict[str, Any]) -> str:
     """The page that shows this."""
     text = (ASSETS / "page.html").read_text()
-    for name in ("uPlot.css", "page.css", "uPlot.js", "page.js"):
-        text = text.replace(f"<!-- {name} -->", (ASSETS / name).read_text())
+    for part in ("uPlot.css", "page.css", "uPlot.js", "curves.js", "step.js", "page.js"):
+        text = text.replace(f"<!-- {part} -->", (ASSETS / part).read_text())
     data = json.dumps(shown, ensure_ascii=True, separators=(",", ":"), default=str)
     # Nothing in a response ends the element that it stands in, or is taken for anything but text.
     return text.replace("<!-- data -->", data.replace("<", "\\u003c"))
@@ -48,6 +48,9 @@ def content(runs: Sequence[Run]) -> dict[str, Any]:
         "runs": [
             {
                 "name": run.name,
+                "command": run.command,
+                "model": run.model,
+                "method": run.method,
                 "finished": run.finished,
                 "settings": run.settings,
                 "configuration": configuration(run, differs),
@@ -60,7 +63,9 @@ def content(runs: Sequence[Run]) -> dict[str, Any]:
         "differs": differs,
         "comparison": comparison(runs, differs),
         "charts": first({tag for run in runs for tag in run.curves}),
+        "bands": BANDS,
         "meanings": {tag: meaning(tag) for run in runs for tag in run.curves},
+        "names": {tag: name(tag) for run in runs for tag in run.curves},
     }
 
 

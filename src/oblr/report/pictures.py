@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from callbacks.record import Curve
-from callbacks.tags import FIRST
+from callbacks.tags import RATE, first, name
 from oblr.report.comparison import configuration
 from oblr.report.runs import Run, differing
 from oblr.run.sweeps import SEED
@@ -21,12 +21,14 @@ def write_pictures(folder: Path, runs: Sequence[Run]) -> list[Path]:
     and a band from the lowest to the highest of its seeds.
     """
     written = []
-    for title, patterns in FIRST.items():
+    for title, patterns in first(tags_of(runs)).items():
         tags = [tag for pattern in patterns for tag in tags_of(runs) if re.fullmatch(pattern, tag)]
         found = list(lines(runs, tags)) if tags else []
         if found:
             path = folder / f"report-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}.png"
-            draw(title, tags[0] if len(runs) > 1 else "", found).savefig(path, dpi=200)
+            words = dict.fromkeys(run.method.get(RATE, "") for run in runs) if title == RATE else {}
+            titled = "\n".join([title, *filter(None, words)])
+            draw(titled, name(tags[0]) if len(runs) > 1 else "", found).savefig(path, dpi=200)
             written.append(path)
     return written
 
@@ -38,7 +40,7 @@ def tags_of(runs: Sequence[Run]) -> list[str]:
 def lines(runs: Sequence[Run], tags: Sequence[str]) -> Iterator[tuple[str, list[Curve]]]:
     """(label, the curves that a line is the mean of)."""
     if len(runs) == 1:
-        yield from ((tag, [runs[0].curves[tag]]) for tag in tags)
+        yield from ((name(tag), [runs[0].curves[tag]]) for tag in tags)
         return
     differs = differing(runs)
     names = [path for path in differs if path != SEED]
@@ -57,12 +59,13 @@ def draw(title: str, tag: str, found: Sequence[tuple[str, list[Curve]]]) -> Figu
         points: dict[int, list[float]] = {}
         for steps, values in curves:
             for step, value in zip(steps, values, strict=True):
-                points.setdefault(step + 1, []).append(value)
+                points.setdefault(step, []).append(value)
         at = sorted(points)
         axes.plot(at, [np.mean(points[step]) for step in at], label=label, linewidth=1.2)
         if len(curves) > 1:
             axes.fill_between(at, [min(points[s]) for s in at], [max(points[s]) for s in at], alpha=0.2)
-    axes.set(title=title, xlabel="step", ylabel=tag)
+    axes.set_title(title, fontsize="small" if "\n" in title else "large")
+    axes.set(xlabel="step", ylabel=tag)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="x-small")
     return figure

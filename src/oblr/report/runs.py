@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from callbacks.record import Curve, read_curves
 from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError
+from oblr.run.places import ROOT
 from oblr.run.sweeps import PLACES, flat
 
 #: A line of ``train.log`` that a logger of the project's own has warned in; where it names a step, which one.
@@ -29,6 +31,8 @@ class Run:
         curves: tag → steps and values.
         warnings: the step that each names, if any, and its text.
         finished: whether the run has ended.
+        command: that it was started with, and went on with the last time; "" where it is not known.
+        method: its parts in plain words, by what each decides; empty of a run that has not noted them.
     """
 
     folder: Path
@@ -37,10 +41,17 @@ class Run:
     curves: dict[str, Curve]
     warnings: list[tuple[int | None, str]]
     finished: bool
+    command: str
+    method: dict[str, str]
 
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def model(self) -> str:
+        """What it trained: a hub id, or a folder, by its path in the clone if it lies there; "" if not known."""
+        return str(self.settings.get("policy.path", "")).removeprefix(f"{ROOT}/")
 
     @property
     def rollouts(self) -> dict[int, list[Path]]:
@@ -54,18 +65,30 @@ def read_run(folder: Path) -> Run:
     if not (folder / "config.yaml").exists() or not curves:
         raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
     settings = settings_of(folder)
-    noted = json.loads(newest(folder, "run*.json").read_text()).get("told", {})
-    choices = {name: choice for name, choice in placeless(noted).items() if name not in settings}
+    record = json.loads(newest(folder, "run*.json").read_text())
+    told = placeless(record.get("told", {}))
+    choices = {name: choice for name, choice in told.items() if name not in settings}
     log = folder / "train.log"
     said = WARNING.findall(log.read_text(errors="replace")) if log.exists() else []
     return Run(
         folder,
         choices | settings,
-        placeless(noted),
+        told,
         curves,
         [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in dict.fromkeys(said)],
         (folder / "finished.json").exists(),
+        typed(record.get("command", [])),
+        record.get("method", {}),
     )
+
+
+def typed(command: Sequence[str]) -> str:
+    """What was typed, by the arguments of a process: a script of the clone by its path there."""
+    if not command:
+        return ""
+    script, *arguments = command
+    name = f"python src/{Path(script).name}" if script.endswith(".py") else Path(script).name
+    return " ".join([name, *map(shlex.quote, arguments)])
 
 
 def settings_of(folder: Path) -> dict[str, Any]:

@@ -25,6 +25,10 @@ class AnnealedSchedule(Schedule):
     def needs_noise(self) -> bool:  # type: ignore[override]
         return self.schedule.needs_noise
 
+    @property
+    def words(self) -> str:
+        return f"{self.schedule.words} × {self.share.shape}"
+
     def __call__(self, moments: Moments, step: int) -> float:
         return self.schedule(moments, step) * self.share(moments, step)
 

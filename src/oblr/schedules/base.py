@@ -15,6 +15,11 @@ class Schedule(ABC):
 
     needs_noise: ClassVar[bool] = False
 
+    @property
+    def words(self) -> str:
+        """What governs the rate, in words with this run's numbers: shown wherever the rate is."""
+        return type(self).__name__
+
     @abstractmethod
     def __call__(self, moments: Moments, step: int) -> float: ...
 

@@ -16,5 +16,9 @@ class ConstantSchedule(Schedule):
 
     lr: float
 
+    @property
+    def words(self) -> str:
+        return f"constant η₀ = {self.lr:g}"
+
     def __call__(self, moments: Moments, step: int) -> float:
         return self.lr

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from oblr.errors import SettingError
 from oblr.schedules.base import Schedule
@@ -20,6 +21,8 @@ class _Decay(Schedule):
         SettingError: a warm-up as long as the run.
     """
 
+    shape: ClassVar[str]  # in words
+
     lr: float
     steps: int
     warm_up: int = 0
@@ -29,6 +32,11 @@ class _Decay(Schedule):
             raise SettingError(
                 "schedule.warm_up", f"{self.warm_up} is not between 0 and the run's {self.steps} steps", "shorten it"
             )
+
+    @property
+    def words(self) -> str:
+        start = f", after a warm-up of {self.warm_up} steps" if self.warm_up else ""
+        return f"η₀ = {self.lr:g} × {self.shape}{start}"
 
     def __call__(self, moments: Moments, step: int) -> float:
         if step < self.warm_up:
@@ -43,6 +51,8 @@ class _Decay(Schedule):
 class LinearSchedule(_Decay):
     """``η_t = η₀ (1 − t/T)``."""
 
+    shape = "linear decay"
+
     def factor(self, step: int, steps: int) -> float:
         return max(1 - step / steps, 0.0)
 
@@ -50,12 +60,16 @@ class LinearSchedule(_Decay):
 class CosineSchedule(_Decay):
     """``η_t = η₀ (1 + cos(π t/T))/2`` (arXiv 1608.03983)."""
 
+    shape = "cosine decay"
+
     def factor(self, step: int, steps: int) -> float:
         return (1 + math.cos(math.pi * min(step / steps, 1.0))) / 2
 
 
 class InverseSquareRootSchedule(_Decay):
     """``η_t = η₀/√(t+1)``: the rate of arXiv 2511.23310, Theorem 6, under which the average gradient falls as 1/√T."""
+
+    shape = "1/√step"
 
     def factor(self, step: int, steps: int) -> float:
         return 1 / math.sqrt(step + 1)

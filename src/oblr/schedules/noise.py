@@ -38,6 +38,11 @@ class NoiseSchedule(Schedule):
         self.eta0, self.level_steps, self.power = eta0, level_steps, power
         self.level, self.known = 0.0, 0  # E₀ so far, and of how many steps
 
+    @property
+    def words(self) -> str:
+        power = "" if self.power == 1 else f"^{self.power:g}"
+        return f"η₀ = {self.eta0:g} × noise factor min(1, E₀/‖ĝ‖²){power}"
+
     def __call__(self, moments: Moments, step: int) -> float:
         square = moments.mean_square
         if square == 0:  # nothing moves, and nothing is said of the noise

@@ -7,6 +7,12 @@ from oblr.schedules.base import Schedule
 from oblr.types import Moments
 
 Estimator = Literal["plug_in", "debiased", "ema"]
+#: What each takes the SNR from, in words.
+SOURCES: dict[Estimator, str] = {
+    "plug_in": "SNR of each batch as it is",
+    "debiased": "SNR of each batch without bias",
+    "ema": "SNR of a moving average over batches",
+}
 
 
 class SNREstimates:
@@ -80,6 +86,14 @@ class SNRSchedule(Schedule):
             raise SettingError("schedule.power", f"{power} is not in (0, 1]", "1 is Theorem 4's")
         self.eta0, self.estimator, self.floor, self.warm_up, self.power = eta0, estimator, floor, warm_up, power
         self.estimates = SNREstimates(decay)
+
+    @property
+    def words(self) -> str:
+        power = "" if self.power == 1 else f"^{self.power:g}"
+        factor = f"Theorem 4's factor (N·SNR/(1 + N·SNR)){power}" if power else "Theorem 4's factor N·SNR/(1 + N·SNR)"
+        least = f", at least {self.floor:g} of η₀" if self.floor else ""
+        start = f", after a warm-up of {self.warm_up} steps" if self.warm_up else ""
+        return f"η₀ = {self.eta0:g} × {factor}, {SOURCES[self.estimator]}{least}{start}"
 
     def __call__(self, moments: Moments, step: int) -> float:
         factor = shrinkage(moments.n_groups * self.estimates.update(moments)[self.estimator])
