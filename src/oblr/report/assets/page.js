@@ -18,7 +18,7 @@ function duration(total) {
 
 // Where the curves of a run end, in words.
 function final(run) {
-  return ["eval/sampled_accuracy", "eval/greedy_accuracy", "train/reward"].filter((tag) => run.curves[tag]).map((tag) => {
+  return ["eval/sampled_accuracy", "eval/greedy_accuracy", "eval/sampled_reward", "eval/greedy_reward", "train/reward"].filter((tag) => run.curves[tag]).map((tag) => {
     const [steps, values] = run.curves[tag], ends = (bands[tag] ?? []).map((end) => number(run.curves[end]?.[1].at(-1)));
     return `${named(tag)} ${number(values.at(-1))}${ends.length ? ` [${ends.join(", ")}]` : ""} ${tag.startsWith("eval/") ? "after" : "in"} step ${steps.at(-1)}`;
   }).join("; ");
