@@ -46,9 +46,9 @@ def summary_table(curves: dict[str, Curve]) -> Table:
     """First and last value of the curves that tell whether a run worked."""
     table = Table("", "first", "last", title="summary")
     for kind in ("sampled", "greedy"):
-        for end, name in NAMES.items():
+        for end, title in NAMES.items():
             if cells := held_out_cells(curves, kind, end):
-                table.add_row(f"{name}, {kind}", cells[0], cells[-1])
+                table.add_row(f"{title}, {kind}", cells[0], cells[-1])
     for label, tag in (
         ("training reward", "train/reward"),
         ("response length", "rollout/length"),
