@@ -18,6 +18,8 @@ from oblr.plan.memory import GIB, Change, Device, Draft, Plan, advise
 from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
+from oblr.policy.fit import check_weights
+from oblr.policy.folder import has_weights
 from oblr.run.places import CONF
 
 #: Share of a step that a change must save to be worth a word, and how many are planned anew at most.
@@ -98,6 +100,8 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
     path = str(local) if local.exists() else cfg.policy.path
     config = check_policy(path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
+    if has_weights(path):  # a plan reads none, but a run would
+        check_weights(path, config)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     check_batch(
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
