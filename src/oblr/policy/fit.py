@@ -79,6 +79,8 @@ def check_weights(path: str, config: PretrainedConfig, setting: str = "policy.pa
             )
     except Exception as error:  # of a conversion of names, whose numbers do not fit
         raise SettingError(setting, f"the weights of {path} do not fit its config.json: {why(error)}", MIXED) from error
+    ties = lm.all_tied_weights_keys
+    found["missing_keys"] = [name for name in found["missing_keys"] if ties.get(name) not in found["missing_keys"]]
     _judge(path, setting, found, len(names))
     _check_ties(path, setting, lm, stored)
     if by_name and (absent := names.keys() - stored.keys()):

@@ -32,6 +32,10 @@ def load_config(path: str, setting: str = "policy.path") -> PretrainedConfig:
         with silent():
             return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # of a number of the wrong kind too, which has an error of its own
+        if "trust_remote_code" in str(error):
+            raise SettingError(
+                setting, f"{path} is of a type that brings code of its own, which is not run", "give another model"
+            ) from error
         if Path(path).exists():
             problem = f"{path} is not a model: {why(error)}"
             raise SettingError(setting, problem, "give a Hugging Face model folder with a config.json") from error
