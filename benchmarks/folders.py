@@ -1,16 +1,16 @@
-"""Faulty model folders on every entry point: what is said of each, and whether a run that goes on has the file's weights.
+"""Faulty model folders on every entry point: what is said of each, and whose weights a run that goes on has.
 
     python benchmarks/folders.py [--quick] [--faults WORD]
 
-``tests/bad_folders.py`` spoils a small sound folder in one way each (weights that the file lacks, has too many of, or in
-another form; files that are pointers, cut off or absent; configurations and tokenizers of another model; what could not
-be written after the last step) and changes it in ways that must not matter. Each is given to every entry point: as the
-policy of a run with each engine, its reference, the base of its adapters, sharded, to evaluations, a plan, a server,
-and as an engine's own folder. A try is a process of its own, by the command line's own way.
+``tests/bad_folders.py`` spoils a small sound folder in one way each (weights that the file lacks, has too many of, or
+in another form; files that are pointers, cut off or absent; configurations and tokenizers of another model; what could
+not be written after the last step) and changes it in ways that must not matter. Each is given to every entry point: as
+the policy of a run with each engine, its reference, the base of its adapters, sharded, to evaluations, a plan, a
+server, and as an engine's own folder. A try is a process of its own, by the command line's own way.
 
-Right is: one line, status 2 and no step taken; or, of a folder that is sound, a step of no size after which the exported
-weights are the folder's, bit by bit, and greedy responses that are those of the folder that nothing was done to.
-Anything else is WRONG: a traceback, several lines, or random weights.
+Right is: one line, status 2 and no step taken; or, of a folder that is sound, a step of no size after which the
+exported weights are the folder's, bit by bit, and greedy responses that are those of the folder that nothing was done
+to. Anything else is WRONG: a traceback, several lines, or random weights.
 """
 
 import argparse

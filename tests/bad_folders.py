@@ -1,7 +1,7 @@
 """Model folders whose parts do not fit, and what the program's entry points say of them.
 
-`make` builds a sound folder: a Qwen3 of random weights with the pocket policy's tokenizer. Each of `FAULTS` spoils it in
-one way, and each of `SOUND` changes it in a way that must not matter. A further fault is one more line there.
+`make` builds a sound folder: a Qwen3 of random weights with the pocket policy's tokenizer. Each of `FAULTS` spoils it
+in one way, and each of `SOUND` changes it in a way that must not matter. A further fault is one more line there.
 """
 
 import json
@@ -23,7 +23,9 @@ SHAPE = {"vocab_size": 288, "hidden_size": 32, "intermediate_size": 48, "num_att
 
 def make(folder: Path) -> Path:
     """A sound folder."""
-    tiny_model(tied=True, **SHAPE, num_key_value_heads=1, max_position_embeddings=256, eos_token_id=0).save_pretrained(folder)
+    tiny_model(tied=True, **SHAPE, num_key_value_heads=1, max_position_embeddings=256, eos_token_id=0).save_pretrained(
+        folder
+    )
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(POCKET / name, folder)
     return folder
@@ -165,7 +167,9 @@ def a_file(folder: Path) -> None:
 
 
 def adapter(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(POCKET), "peft_type": "LORA"}))
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(POCKET), "peft_type": "LORA"})
+    )
 
 
 TEMPLATES = [{"name": "default", "template": "{{ messages }}"}, {"name": "../x", "template": "{{ messages }}"}]

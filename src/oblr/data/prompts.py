@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 
 
 @cache
@@ -17,7 +17,7 @@ def load(tokenizer: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     except Exception as error:  # tokenizers raise errors of no class of their own
         raise SettingError(
-            "prompt.tokenizer", f"{tokenizer} has no tokenizer that can be read: {error}", "name the policy"
+            "prompt.tokenizer", f"{tokenizer} has no tokenizer that can be read: {why(error)}", "name the policy"
         ) from error
 
 

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from oblr.errors import SettingError
-from oblr.policy.folder import WEIGHTS, silent, why
+from oblr.errors import SettingError, why
+from oblr.policy.folder import WEIGHTS, silent
 from oblr.policy.loading import load_config, load_tokenizer
 
 

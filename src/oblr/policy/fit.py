@@ -13,8 +13,8 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from oblr.errors import SettingError
-from oblr.policy.folder import Stored, headers, silent, weight_files, why
+from oblr.errors import SettingError, why
+from oblr.policy.folder import Stored, headers, silent, weight_files
 
 #: What weights may be stored in, by safetensors' names; others are numbers of a quantisation, without its scales.
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

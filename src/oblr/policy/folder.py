@@ -9,7 +9,7 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 
 WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 #: Files of a folder that hold an object, where they are there.
@@ -25,12 +25,6 @@ POINTER = b"version https://git-lfs"
 
 #: File, dtype by safetensors' name, and shape of a weight.
 Stored = tuple[Path, str, list[int]]
-
-
-def why(error: BaseException) -> str:
-    """An error of a library in a few words of one line."""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said[:160]}{'…' * (len(said) > 160)}"
 
 
 def check_files(path: str, setting: str) -> None:

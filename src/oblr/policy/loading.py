@@ -19,10 +19,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 from oblr.policy.attention import SDPA
 from oblr.policy.fit import ANEW, check_weights, is_finite, not_finite, without_numbers
-from oblr.policy.folder import check_files, silent, weight_files, why
+from oblr.policy.folder import check_files, silent, weight_files
 
 
 def load_config(path: str, setting: str = "policy.path") -> PretrainedConfig:
@@ -52,6 +52,7 @@ def load_tokenizer(path: str, setting: str = "policy.path") -> PreTrainedTokeniz
     try:
         with silent():
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            tokenizer.decode(tokenizer.encode("1 + 1 ="))  # some numbers are looked at when they are used
     except Exception as error:  # tokenizers raise errors of no class of their own
         raise SettingError(
             setting,
@@ -99,7 +100,8 @@ def without_dropout(lm: PreTrainedModel) -> PreTrainedModel:
     for module in lm.modules():
         dropout = "drop" in type(module).__name__.lower()
         for name, value in list(vars(module).items()):
-            if isinstance(value, float) and ("drop" in name or (dropout and name == "p")):
+            number = isinstance(value, float | int) and not isinstance(value, bool)
+            if number and ("drop" in name or (dropout and name == "p")):
                 setattr(module, name, 0.0)
     return lm
 
