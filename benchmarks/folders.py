@@ -6,7 +6,8 @@
 in another form; files that are pointers, cut off or absent; configurations and tokenizers of another model; what could
 not be written after the last step) and changes it in ways that must not matter. Each is given to every entry point: as
 the policy of a run with each engine, its reference, the base of its adapters, sharded, to evaluations, a plan, a
-server, and as an engine's own folder. A try is a process of its own, by the command line's own way.
+server, and as an engine's own folder. A try is a process of its own: what it is told has been composed before, once
+for each entry point, except where the folder is sound or a plan is made, which goes the command line's own way.
 
 Right is: one line, status 2 and no step taken; or, of a folder that is sound, a step of no size after which the
 exported weights are the folder's, bit by bit, and greedy responses that are those of the folder that nothing was done
@@ -14,6 +15,7 @@ to. Anything else is WRONG: a traceback, several lines, or random weights.
 """
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -25,6 +27,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 from report import ROOT, Figure, at_most, write
 from rich.console import Console
 from rich.table import Table
@@ -33,7 +37,8 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(ROOT / "tests"))
 from bad_folders import FAULTS, SOUND, UNPLANNED, make
 
-from oblr.commands.launch import launch, one_line_errors
+from oblr.commands.launch import composer, job_config, launch, one_line_errors, settle
+from oblr.settings.check import leaves
 
 TRAIN = (
     *("experiment=pocket", "steps=1", "eta0=1e-30", "rollout.prompts_per_step=2", "rollout.group_size=2"),
@@ -60,16 +65,38 @@ COMMANDS = {"train": "oblr.commands.train", "eval": "oblr.commands.evaluate"}
 SLOW = ("vllm", "server", "eval vllm")
 
 
-def become(script: str, arguments: list[str]) -> None:
-    """Be what is started by ``python src/<script>.py <arguments>``."""
-    sys.argv[:] = [f"src/{script}.py", *arguments]
-    if script != "serve":
-        return launch(script, COMMANDS[script])
+@functools.cache
+def composed(entry: str) -> DictConfig:
+    """The configuration of an entry point, with names in place of folders."""
+    script, typed = ENTRIES[entry]
+    with composer() as compose:
+        return job_config(compose(script, [*typed, "paths.output_dir=RUN"], RunMode.RUN))
+
+
+def started(entry: str, words: dict[str, str]) -> None:
+    """Be what is started at an entry point with these folders in place of names."""
+    script, typed = ENTRIES[entry]
+    arguments = [*(re.sub("FOLDER|SOUND", lambda found: words[found[0]], one) for one in typed)]
     with one_line_errors():
-        importlib.import_module("oblr.commands.serve").serve("127.0.0.1", 1, arguments)
+        if script == "serve":
+            return importlib.import_module("oblr.commands.serve").serve("127.0.0.1", 1, arguments)
+        cfg = composed(entry)
+        for name, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
+            if isinstance(value, str) and value in words:
+                OmegaConf.update(cfg, name, words[value])
+        settle(cfg, script)
+        importlib.import_module(COMMANDS[script]).main(cfg)
 
 
-def outcome(script: str, arguments: list[str], folder: Path) -> tuple[int, str, str]:
+def typed(entry: str, words: dict[str, str]) -> None:
+    """The same by the command line's own way."""
+    script, arguments = ENTRIES[entry]
+    given = [re.sub("FOLDER|SOUND", lambda found: words[found[0]], one) for one in arguments]
+    sys.argv[:] = [f"src/{script}.py", *given, f"paths.output_dir={words['RUN']}"]
+    launch(script, COMMANDS[script])
+
+
+def outcome(action: Callable[[], None], folder: Path) -> tuple[int, str, str]:
     """Status, standard output and standard error of a process that has imported already."""
     child = os.fork()
     if child == 0:
@@ -77,7 +104,7 @@ def outcome(script: str, arguments: list[str], folder: Path) -> tuple[int, str, 
         try:
             for number, name in ((1, "out"), (2, "err")):
                 os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT, 0o600), number)
-            become(script, arguments)
+            action()
             status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
@@ -91,15 +118,18 @@ def outcome(script: str, arguments: list[str], folder: Path) -> tuple[int, str, 
     return os.waitstatus_to_exitcode(ended), (folder / "out").read_text(), (folder / "err").read_text()
 
 
-def tried(entry: str, change: Callable[[Path], object], sound: Path) -> tuple[int, str, str, Path]:
-    """What comes of a folder after ``change`` at an entry point: status, both outputs, and where it happened."""
+def tried(entry: str, change: Callable[[Path], object], sound: Path, plain: bool) -> tuple[int, str, str, Path]:
+    """What comes of a folder after ``change`` at an entry point: status, both outputs, and where it happened.
+
+    Args:
+        plain: by the command line's own way.
+    """
     place = Path(tempfile.mkdtemp(dir=sound.parent))
     shutil.copytree(sound, place / "model")
     change(place / "model")
-    script, typed = ENTRIES[entry]
-    words = {"FOLDER": str(place / "model"), "SOUND": str(sound)}
-    arguments = [re.sub("FOLDER|SOUND", lambda found: words[found[0]], one) for one in typed]
-    return *outcome(script, [*arguments, f"paths.output_dir={place / 'run'}"], place), place
+    words = {"FOLDER": str(place / "model"), "SOUND": str(sound), "RUN": str(place / "run")}
+    way = typed if plain or entry == "plan" else started
+    return *outcome(functools.partial(way, entry, words), place), place
 
 
 def judged(entry: str, status: int, said: str, complained: str, place: Path) -> str:
@@ -153,9 +183,11 @@ def main() -> None:
     seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         sound, expected = make(Path(folder, "sound")), None
+        for entry in ENTRIES.keys() - {"serve", "plan"}:
+            composed(entry)
         for name, entry in tries(asked.quick, asked.faults):
             change, start = SOUND[name] if name in SOUND else FAULTS[name][0], time.perf_counter()
-            status, said, complained, place = tried(entry, change, sound)
+            status, said, complained, place = tried(entry, change, sound, name in SOUND)
             verdict = judged(entry, status, said, complained, place).replace(str(place), "…")
             seconds.append(time.perf_counter() - start)
             if verdict == "right" and name in FAULTS and not (entry == "plan" and name in UNPLANNED):
