@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from report import ROOT, Figure, at_most, write
@@ -65,22 +67,15 @@ COMMANDS = {"train": "oblr.commands.train", "eval": "oblr.commands.evaluate"}
 SLOW = ("vllm", "server", "eval vllm")
 
 
-@functools.cache
-def composed(entry: str) -> DictConfig:
-    """The configuration of an entry point, with names in place of folders."""
-    script, typed = ENTRIES[entry]
-    with composer() as compose:
-        return job_config(compose(script, [*typed, "paths.output_dir=RUN"], RunMode.RUN))
-
-
-def started(entry: str, words: dict[str, str]) -> None:
+def started(composed: dict[str, DictConfig], entry: str, words: dict[str, str]) -> None:
     """Be what is started at an entry point with these folders in place of names."""
     script, typed = ENTRIES[entry]
     arguments = [*(re.sub("FOLDER|SOUND", lambda found: words[found[0]], one) for one in typed)]
     with one_line_errors():
         if script == "serve":
             return importlib.import_module("oblr.commands.serve").serve("127.0.0.1", 1, arguments)
-        cfg = composed(entry)
+        HydraConfig.instance().set_config(composed[entry])
+        cfg = job_config(composed[entry])
         for name, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
             if isinstance(value, str) and value in words:
                 OmegaConf.update(cfg, name, words[value])
@@ -92,6 +87,7 @@ def typed(entry: str, words: dict[str, str]) -> None:
     """The same by the command line's own way."""
     script, arguments = ENTRIES[entry]
     given = [re.sub("FOLDER|SOUND", lambda found: words[found[0]], one) for one in arguments]
+    GlobalHydra.instance().clear()
     sys.argv[:] = [f"src/{script}.py", *given, f"paths.output_dir={words['RUN']}"]
     launch(script, COMMANDS[script])
 
@@ -118,17 +114,15 @@ def outcome(action: Callable[[], None], folder: Path) -> tuple[int, str, str]:
     return os.waitstatus_to_exitcode(ended), (folder / "out").read_text(), (folder / "err").read_text()
 
 
-def tried(entry: str, change: Callable[[Path], object], sound: Path, plain: bool) -> tuple[int, str, str, Path]:
-    """What comes of a folder after ``change`` at an entry point: status, both outputs, and where it happened.
-
-    Args:
-        plain: by the command line's own way.
-    """
+def tried(
+    entry: str, change: Callable[[Path], object], sound: Path, composed: dict[str, DictConfig]
+) -> tuple[int, str, str, Path]:
+    """What comes of a folder after ``change`` at an entry point: status, both outputs, and where it happened."""
     place = Path(tempfile.mkdtemp(dir=sound.parent))
     shutil.copytree(sound, place / "model")
     change(place / "model")
     words = {"FOLDER": str(place / "model"), "SOUND": str(sound), "RUN": str(place / "run")}
-    way = typed if plain or entry == "plan" else started
+    way = functools.partial(started, composed) if entry in composed or entry == "serve" else typed
     return *outcome(functools.partial(way, entry, words), place), place
 
 
@@ -181,13 +175,16 @@ def main() -> None:
         importlib.import_module(command)
     verdicts: dict[tuple[str, str], str] = {}
     seconds: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, composer() as compose:
         sound, expected = make(Path(folder, "sound")), None
-        for entry in ENTRIES.keys() - {"serve", "plan"}:
-            composed(entry)
+        composed = {
+            entry: compose(script, [*told, "paths.output_dir=RUN"], RunMode.RUN)
+            for entry, (script, told) in ENTRIES.items()
+            if entry not in ("serve", "plan")
+        }
         for name, entry in tries(asked.quick, asked.faults):
             change, start = SOUND[name] if name in SOUND else FAULTS[name][0], time.perf_counter()
-            status, said, complained, place = tried(entry, change, sound, name in SOUND)
+            status, said, complained, place = tried(entry, change, sound, {} if name in SOUND else composed)
             verdict = judged(entry, status, said, complained, place).replace(str(place), "…")
             seconds.append(time.perf_counter() - start)
             if verdict == "right" and name in FAULTS and not (entry == "plan" and name in UNPLANNED):

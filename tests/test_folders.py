@@ -1,6 +1,7 @@
 """A model's folder whose parts do not fit each other ends in one line, by whatever way it comes into a run."""
 
 import json
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from bad_folders import FAULTS, SOUND, TEMPLATES, make, renamed, said
-from safetensors.torch import load_file
+from conftest import wide
+from safetensors.torch import load_file, save_file
 from test_eval import run as evaluate
+from tiny_models import tiny
 from transformers import AutoModelForCausalLM
 
 from oblr.checks import check_model, check_policy
@@ -75,6 +78,19 @@ def test_what_fits_is_taken_as_it_is(model, sound, change):
         assert torch.equal(weight, expected[name])
         assert torch.equal(loaded.pop(name), expected[name])
     assert not loaded
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral", "gemma2", "qwen2_moe", "phi", *wide("deepseek_v3", "olmoe")])
+def test_other_types_under_the_names_of_their_files(tmp_path, kind):
+    """Which transformers translates, and may put together: whatever it wrote fits, and nothing may be missing of it."""
+    tiny(kind).save_pretrained(tmp_path)
+    config, (file,) = load_config(str(tmp_path)), tmp_path.glob("*.safetensors")
+    check_weights(str(tmp_path), config)
+    stored = load_file(file)
+    for name in random.Random(kind).sample(sorted(stored), 3):
+        save_file({other: weight for other, weight in stored.items() if other != name}, file, {"format": "pt"})
+        with pytest.raises(SettingError, match=r"^policy.path: "):
+            check_weights(str(tmp_path), config)
 
 
 def base_alone(folder: Path) -> None:
