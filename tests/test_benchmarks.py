@@ -13,6 +13,7 @@ NAMES = [
     "estimators",
     "eval",
     "first_hour",
+    "folders",
     "gpu",
     "gradnorm",
     "history",

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
 from oblr.baselines.base import Baseline, ever_moves
 from oblr.errors import SettingError
 from oblr.losses.base import Loss
 from oblr.policy.adapter import LoRA
+from oblr.policy.export import try_export
+from oblr.policy.fit import check_vocabulary, check_weights, without_numbers
 from oblr.policy.loading import load_config
 from oblr.policy.positions import check_lengths
 from oblr.run.checkpoint import meta, shapes
@@ -54,6 +56,7 @@ def check_policy(path: str, dtype: str, max_model_len: int) -> PretrainedConfig:
     if dtype not in ("float32", "bfloat16"):
         raise SettingError("policy.dtype", f"{dtype!r} is not supported", "use float32 or bfloat16")
     config = load_config(path)
+    without_numbers(config, path)
     check_lengths(config, max_model_len)
     return config
 
@@ -75,6 +78,42 @@ def check_engine(config: PretrainedConfig, name: str, engines: Mapping[str, Any]
             f"{size} GPUs cannot share the policy's {heads} attention heads and {pairs} key-value heads",
             f"use {', '.join(str(n) for n in range(1, heads + 1) if fits(n))}",
         )
+
+
+def check_model(
+    path: str,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    setting: str = "policy.path",
+    by_name: bool = False,
+    exported: bool = False,
+) -> int:
+    """Whether the parts of a model's folder fit each other; returns how many tokens it has an embedding of.
+
+    Args:
+        by_name: see :func:`~oblr.policy.fit.check_weights`.
+        exported: whether it is to be written again with other weights.
+    """
+    check_weights(path, config, setting, by_name)
+    vocabulary = check_vocabulary(path, config, tokenizer, setting)
+    if exported:
+        try_export(path, config, tokenizer, setting)
+    return vocabulary
+
+
+def check_served(path: str, config: PretrainedConfig, name: str, engines: Mapping[str, Any]) -> None:
+    """Whether ``rollout.engines.<name>`` starts with the policy, or with another folder that can stand in for it."""
+    served, setting = engines.get(name, {}).get("model", path), f"rollout.engines.{name}.model"
+    if served == path:
+        return
+    other = load_config(served, setting)
+    check_weights(served, other, setting)
+    if weight_shapes(other, served, setting) != weight_shapes(config, path):
+        raise SettingError(setting, f"{served} is of another architecture than {path}", "leave it out")
+
+
+def weight_shapes(config: PretrainedConfig, path: str, setting: str = "policy.path") -> dict[str, torch.Size]:
+    return {name: p.shape for name, p in without_numbers(config, path, setting).named_parameters()}
 
 
 def check_folder(folder: Path, joining: bool) -> None:

@@ -46,6 +46,12 @@ def page(setting: str) -> str:
     return next((PAGES[beginning] for beginning in beginnings if beginning in PAGES), REFERENCE)
 
 
+def why(error: BaseException) -> str:
+    """An error of a library in a few words of one line."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:160]}{'…' * (len(said) > 160)}"
+
+
 class SettingError(ValueError):
     """A setting that cannot work.
 

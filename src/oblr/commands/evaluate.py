@@ -15,14 +15,14 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedTokenizerBase
 
-from oblr.checks import check_engine, check_folder
+from oblr.checks import check_engine, check_folder, check_model, check_served
 from oblr.commands.rescore import rescore
 from oblr.data.ends import check_stop, end_tokens
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, longest, new_tokens
 from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, compare, digest, write_table
-from oblr.policy.loading import load_config, load_tokenizer, stored_weights, weights_digest
+from oblr.policy.loading import check_numbers, load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.policy.positions import context_of
 from oblr.report.evaluations import write_evaluation
 from oblr.rewards.base import try_out
@@ -108,11 +108,14 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
     cfg.model, cfg.paths.output_dir = model, str(folder)
     config, tokenizer = load_config(model, "model"), load_tokenizer(model, "model")
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
+    vocabulary = check_model(model, config, tokenizer, "model", by_name=True)
+    check_served(model, config, cfg.rollout.engine, cfg.rollout.engines)
+    check_numbers(model, "model")
     ends = list(end_tokens(model, tokenizer, "model"))
     check_stop("stop", cfg.stop, tokenizer)
     common = {
         "model": model,
-        "weights": weights_digest(model, config),
+        "weights": weights_digest(model, config, "model"),
         "engine": cfg.rollout.engine,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         **{name: cfg[name] for name in ("dtype", "temperature", "samples", "seed", "chunk", "top_p", "top_k", "min_p")},
@@ -148,7 +151,8 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         )
         tasks.append(Task(name, benchmark, problems, sampling, settings, columns[name]))
     cfg.rollout.max_model_len = max(
-        longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context) for task in tasks
+        longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context, vocabulary)
+        for task in tasks
     )
     engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
     return Evaluation(cfg, tasks, tokenizer, engine, stored_weights(model, "model"))

@@ -9,6 +9,7 @@ import rich
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from transformers import PretrainedConfig
 
 from oblr.checks import check_batch, check_engine, check_policy, count_ranks
 from oblr.errors import SettingError
@@ -18,6 +19,8 @@ from oblr.plan.memory import GIB, Change, Device, Draft, Plan, advise
 from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
+from oblr.policy.fit import check_weights
+from oblr.policy.folder import has_weights
 from oblr.run.places import CONF
 
 #: Share of a step that a change must save to be worth a word, and how many are planned anew at most.
@@ -30,6 +33,7 @@ def show_plan(cfg: DictConfig) -> None:
     Raises:
         SettingError: it does not fit.
     """
+    planned_config(cfg)  # this machine's speed takes a while to measure
     speed = speed_of(cfg)
     plan = make(cfg, speed)
     console = rich.get_console()
@@ -94,10 +98,7 @@ def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:
 def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
     speed, sequences = speed or speed_of(cfg), usual(cfg)
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
-    local = CONF / "architecture" / cfg.policy.path
-    path = str(local) if local.exists() else cfg.policy.path
-    config = check_policy(path, cfg.policy.dtype, cfg.rollout.max_model_len)
-    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
+    config = planned_config(cfg)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     check_batch(
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
@@ -129,6 +130,17 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
         sequences,
         cfg.steps,
     )
+
+
+def planned_config(cfg: DictConfig) -> PretrainedConfig:
+    """Of the policy, which need be no more than a configuration; where there are weights, they have to fit it."""
+    local = CONF / "architecture" / cfg.policy.path
+    path = str(local) if local.exists() else cfg.policy.path
+    config = check_policy(path, cfg.policy.dtype, cfg.rollout.max_model_len)
+    check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
+    if has_weights(path):
+        check_weights(path, config)
+    return config
 
 
 def own_memory(ranks: int) -> float:

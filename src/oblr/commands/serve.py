@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import hydra
 from hydra.types import RunMode
 
-from oblr.checks import check_engine, check_policy
+from oblr.checks import check_engine, check_model, check_policy, check_served
 from oblr.commands.launch import composer, job_config, settle
+from oblr.policy.loading import load_tokenizer
 
 
 def serve(host: str, port: int, overrides: Sequence[str]) -> None:
@@ -21,6 +22,8 @@ def serve(host: str, port: int, overrides: Sequence[str]) -> None:
     settle(cfg, "train")
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, "server", cfg.rollout.engines)
+    check_model(cfg.policy.path, config, load_tokenizer(cfg.policy.path))
+    check_served(cfg.policy.path, config, "server", cfg.rollout.engines)
     engine = hydra.utils.instantiate(cfg.rollout.engines.server, url=None)()
     command = [sys.executable, "-m", *engine.arguments, "--host", host, "--port", str(port)]
     os.execve(sys.executable, command, os.environ | engine.environment)

@@ -25,7 +25,9 @@ from oblr.checks import (
     check_folder,
     check_loss,
     check_machine,
+    check_model,
     check_policy,
+    check_served,
     find_checkpoint,
     trained,
 )
@@ -59,10 +61,14 @@ def main(cfg: DictConfig) -> None:
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     tokenizer = load_tokenizer(cfg.policy.path)
+    sharded = cfg.trainer.strategy._target_ == "oblr.run.strategies.FSDP"
+    vocabulary = check_model(cfg.policy.path, config, tokenizer, by_name=sharded, exported=True)
+    check_served(cfg.policy.path, config, cfg.rollout.engine, cfg.rollout.engines)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
     end_ids = end_tokens(cfg.policy.path, tokenizer)
-    datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, end_ids=end_ids, _convert_="all")
+    given = {"tokenizer": tokenizer, "end_ids": end_ids, "vocabulary": vocabulary}
+    datamodule = hydra.utils.instantiate(cfg.rollout, **given, _convert_="all")
     check_batch(
         policy.baseline,
         policy.schedule,

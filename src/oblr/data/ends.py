@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 from oblr.types import Completion, Sampling
 
 log = logging.getLogger(__name__)
@@ -41,9 +41,11 @@ def _of_folder(path: str, setting: str) -> Iterator[int]:
     written: list[dict[str, Any]] = [PretrainedConfig.get_config_dict(path)[0]]
     try:
         written.append(GenerationConfig.from_pretrained(path).to_dict())
-    except (OSError, ValueError) as error:
-        if (Path(path) / "generation_config.json").exists():
-            raise SettingError(setting, f"cannot read {path}/generation_config.json: {error}", "mend it") from error
+    except Exception as error:  # of numbers of the wrong kind too, which are compared
+        if not isinstance(error, OSError) or (Path(path) / "generation_config.json").exists():
+            raise SettingError(
+                setting, f"cannot read {path}/generation_config.json: {why(error)}", "mend it"
+            ) from error
         log.debug("%s has no generation config", path)
     for config in written:
         for part in (config, config.get("text_config") or {}):

@@ -7,9 +7,18 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 
-load = cache(AutoTokenizer.from_pretrained)
+
+@cache
+def load(tokenizer: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or hub id; raises SettingError where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+    except Exception as error:  # tokenizers raise errors of no class of their own
+        raise SettingError(
+            "prompt.tokenizer", f"{tokenizer} has no tokenizer that can be read: {why(error)}", "name the policy"
+        ) from error
 
 
 class PromptFormat:
@@ -115,3 +124,17 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     ids: list[int] = tokenizer.encode(prompt, add_special_tokens=False)
     begin = [tokenizer.bos_token_id]
     return begin + ids if ids[:1] != begin and tokenizer.encode(prompt)[:1] == begin else ids
+
+
+def check_ids(ids: Sequence[int], problem: str, vocabulary: int | None) -> None:
+    """Raises SettingError where a prompt has no tokens, or one that the model has no embedding of."""
+    if not ids:
+        raise SettingError(
+            "prompt", f"the prompt of problem {problem} has no tokens to go on from", "use another prompt, or tokenizer"
+        )
+    if vocabulary is not None and max(ids) >= vocabulary:
+        raise SettingError(
+            "prompt",
+            f"the prompt of problem {problem} has token {max(ids)}, and the model embeds {vocabulary}",
+            "leave that token out",
+        )

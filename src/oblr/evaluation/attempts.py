@@ -9,7 +9,7 @@ import rich
 from transformers import PreTrainedTokenizerBase
 
 from oblr.data.ends import stopped
-from oblr.data.prompts import encode
+from oblr.data.prompts import check_ids, encode
 from oblr.errors import SettingError
 from oblr.rewards.base import Reward
 from oblr.rewards.pool import RewardPool
@@ -161,9 +161,20 @@ def longest(
     tokenizer: PreTrainedTokenizerBase,
     max_new_tokens: int,
     context: int | None,
+    vocabulary: int | None = None,
 ) -> int:
-    """Tokens of the longest prompt plus response; raises SettingError where they exceed the model's context."""
-    lengths = [len(encode(tokenizer, problem.prompt)) + max_new_tokens for problem in problems]
+    """Tokens of the longest prompt plus response.
+
+    Args:
+        vocabulary: how many tokens the model has an embedding of.
+
+    Raises:
+        SettingError: they exceed the model's context, or a prompt has no tokens, or one without an embedding.
+    """
+    prompts = [encode(tokenizer, problem.prompt) for problem in problems]
+    for problem, ids in zip(problems, prompts, strict=True):
+        check_ids(ids, problem.id, vocabulary)
+    lengths = [len(ids) + max_new_tokens for ids in prompts]
     most = max(lengths)
     if context is not None and most > context:
         problem = problems[lengths.index(most)]

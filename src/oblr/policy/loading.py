@@ -1,13 +1,14 @@
 """Read a Hugging Face causal LM: its configuration, tokenizer and weights, from a folder or the hub."""
 
 import hashlib
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import (
     AutoConfig,
@@ -18,19 +19,26 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 from oblr.policy.attention import SDPA
+from oblr.policy.fit import ANEW, check_weights, is_finite, not_finite, without_numbers
+from oblr.policy.folder import check_files, silent, weight_files
 
 
 def load_config(path: str, setting: str = "policy.path") -> PretrainedConfig:
     """Raises SettingError where ``path`` is neither a model folder nor a model id that the hub gives out."""
+    check_files(path, setting)
     try:
-        return AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        if Path(path).exists():
+        with silent():
+            return AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:  # of a number of the wrong kind too, which has an error of its own
+        if "trust_remote_code" in str(error):
             raise SettingError(
-                setting, f"{path} is not a model", "give a Hugging Face model folder with a config.json"
+                setting, f"{path} is of a type that brings code of its own, which is not run", "give another model"
             ) from error
+        if Path(path).exists():
+            problem = f"{path} is not a model: {why(error)}"
+            raise SettingError(setting, problem, "give a Hugging Face model folder with a config.json") from error
         raise SettingError(
             setting,
             f"no folder {path}, and the hub does not give out a model of that name",
@@ -40,10 +48,20 @@ def load_config(path: str, setting: str = "policy.path") -> PretrainedConfig:
 
 def load_tokenizer(path: str, setting: str = "policy.path") -> PreTrainedTokenizerBase:
     """Raises SettingError where there is no tokenizer or it has no end-of-text token."""
+    check_files(path, setting)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise SettingError(setting, f"{path} has no tokenizer", "add the tokenizer's files to the folder") from error
+        with silent():
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            tokenizer.decode(tokenizer.encode("1 + 1 ="))  # some numbers are looked at when they are used
+    except Exception as error:  # tokenizers raise errors of no class of their own
+        raise SettingError(
+            setting,
+            f"{path} has no tokenizer that can be read: {why(error)}",
+            "add the tokenizer's files to the folder",
+        ) from error
+    if tokenizer.get_vocab().keys() <= {str(token) for token in tokenizer.added_tokens_decoder.values()}:
+        # transformers makes one of the type's class, without a vocabulary, where the files are absent
+        raise SettingError(setting, f"{path} has no tokenizer", "add the tokenizer's files to the folder")
     if tokenizer.eos_token_id is None:
         raise SettingError(
             setting,
@@ -53,12 +71,27 @@ def load_tokenizer(path: str, setting: str = "policy.path") -> PreTrainedTokeniz
     return tokenizer
 
 
-def load_model(path: str, dtype: str, attention: str = SDPA) -> PreTrainedModel:
+def load_model(path: str, dtype: str, attention: str = SDPA, setting: str = "policy.path") -> PreTrainedModel:
     """The causal LM at ``path`` in ``dtype`` ("float32" or "bfloat16"), in training mode.
 
     Without dropout: a policy's probabilities are those that the engine samples from.
+
+    Raises:
+        SettingError: its weights do not fit its configuration, or are no finite numbers.
     """
-    lm = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), attn_implementation=attention)
+    config = load_config(path, setting)
+    check_weights(path, config, setting)
+    lm = AutoModelForCausalLM.from_pretrained(
+        path,
+        config=config,
+        dtype=getattr(torch, dtype),
+        attn_implementation=attention,
+        use_safetensors=True,
+        trust_remote_code=False,
+    )
+    for name, p in lm.named_parameters():
+        if not is_finite(p):
+            raise not_finite(path, name, setting)
     return without_dropout(lm).train()
 
 
@@ -67,17 +100,18 @@ def without_dropout(lm: PreTrainedModel) -> PreTrainedModel:
     for module in lm.modules():
         dropout = "drop" in type(module).__name__.lower()
         for name, value in list(vars(module).items()):
-            if isinstance(value, float) and ("drop" in name or (dropout and name == "p")):
+            number = isinstance(value, float | int) and not isinstance(value, bool)
+            if number and ("drop" in name or (dropout and name == "p")):
                 setattr(module, name, 0.0)
     return lm
 
 
-def weights_digest(path: str, config: PretrainedConfig) -> str:
+def weights_digest(path: str, config: PretrainedConfig, setting: str = "policy.path") -> str:
     """Tells models apart: a Hub model's commit, or a hash of the safetensors files in a folder."""
     if not Path(path).is_dir():
         return str(getattr(config, "_commit_hash", None))
     digest = hashlib.sha256()
-    for file in sorted(Path(path).glob("*.safetensors")):
+    for file in weight_files(path, setting):
         with file.open("rb") as weights:
             digest.update(hashlib.file_digest(weights, "sha256").digest())
     return digest.hexdigest()
@@ -89,30 +123,44 @@ def stored_weights(path: str, setting: str = "policy.path") -> Iterator[tuple[st
     One at a time: nobody ever holds more than the largest.
 
     Raises:
-        SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
+        SettingError: the weights are not in safetensors files, or under other names than the model's parameters, or do
+            not fit its configuration.
     """
-    with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(load_config(path, setting))
-    names = {name for name, _ in lm.named_parameters()}
-    stored = reader(path, names, setting).read_metadata().storage_data
-    files = sorted({place.relative_path for place in stored.values()})
+    config = load_config(path, setting)
+    check_weights(path, config, setting, by_name=True)
+    names = {name for name, _ in without_numbers(config, path, setting).named_parameters()}
+    files = weight_files(path, setting)
     return (weight for file in files for weight in _tensors(file, names))
 
 
-def _tensors(file: str, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+def check_numbers(path: str, setting: str = "policy.path") -> None:
+    """Raises SettingError where a weight has NaN or infinite numbers; reads them all."""
+    for name, weight in stored_weights(path, setting):
+        if not is_finite(weight):
+            raise not_finite(path, name, setting)
+
+
+def _tensors(file: Path, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
     with safe_open(file, "pt") as weights:
         for name in set(names).intersection(weights.keys()):
             yield name, weights.get_tensor(name)
 
 
+class _Only(FileSystem):
+    """Shows these files of a folder, whatever else lies there."""
+
+    def __init__(self, files: Sequence[Path]):
+        self.files = [str(file) for file in files]
+
+    def ls(self, path: str | os.PathLike[str]) -> list[str]:
+        return self.files
+
+
 def reader(path: str, names: Collection[str], setting: str = "policy.path") -> HuggingFaceStorageReader:
     """Reads the safetensors files of a model; raises SettingError where they lack one of these weights."""
-    folder = path if Path(path).is_dir() else snapshot_download(path, allow_patterns=["*.safetensors*", "*.json"])
-    reader = HuggingFaceStorageReader(folder)
+    files = weight_files(path, setting)
+    reader = HuggingFaceStorageReader(str(files[0].parent))
+    reader.fs = _Only(files)
     if absent := set(names) - reader.read_metadata().state_dict_metadata.keys():
-        raise SettingError(
-            setting,
-            f"{path} has no {min(absent)} in safetensors files",
-            "write it anew with save_pretrained of transformers",
-        )
+        raise SettingError(setting, f"{path} has no {min(absent)} in safetensors files", ANEW)
     return reader

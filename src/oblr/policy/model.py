@@ -2,9 +2,10 @@
 
 import functools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -19,7 +20,7 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from oblr.errors import ExportError, SettingError
 from oblr.gradnorm.head import head_scores, is_plain, needs_slices
@@ -27,6 +28,8 @@ from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
 from oblr.policy.adapter import LoRA, adapters, factors, frozen, merged, save
 from oblr.policy.attention import SDPA, VARLEN, boundaries
+from oblr.policy.export import write, write_weights
+from oblr.policy.fit import check_weights, is_finite, not_finite
 from oblr.policy.fused import fuse
 from oblr.policy.loading import load_config, reader, without_dropout
 from oblr.policy.logits import head_path
@@ -162,17 +165,27 @@ class TokenScorer(nn.Module):
             return
         part = folder.with_name(f"{folder.name}.part")
         try:
-            self.lm.save_pretrained(part, state_dict=weights)
+            write(self.lm, weights, tokenizer, part)
             if own:
                 save(self.lm, own, part / "adapter")
-            tokenizer.save_pretrained(part)
         except Exception as error:  # safetensors and tokenizers have errors of their own for a full disk
             shutil.rmtree(part, ignore_errors=True)
-            raise ExportError(
-                f"policy {folder} could not be written: {error} (mend that, then go on with ckpt_path=last)"
-            ) from error
+            self._rescue(weights, folder, error)
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)
+
+    def _rescue(self, weights: Mapping[str, Tensor], folder: Path, error: Exception) -> NoReturn:
+        """Keep the weights beside ``folder`` where they can be written and something else of it cannot."""
+        bare = folder.with_name(f"{folder.name}.weights")
+        kept = f"its weights are in {bare}; "
+        try:
+            write_weights(self.lm, weights, bare)
+        except Exception:  # what is wrong with the disk is what the first error says
+            shutil.rmtree(bare, ignore_errors=True)
+            kept = ""
+        raise ExportError(
+            f"policy {folder} could not be written: {error} ({kept}mend that, then go on with ckpt_path=last)"
+        ) from error
 
 
 def load_sharded(
@@ -196,13 +209,14 @@ def load_sharded(
         lora: adapters, if they are what is trained.
 
     Raises:
-        SettingError: the weights are not in safetensors files, or under other names than the model's parameters.
+        SettingError: the weights are not in safetensors files, or under other names than the model's parameters, do not
+            fit its configuration, or are no finite numbers.
     """
+    config = load_config(path)
+    check_weights(path, config, by_name=True)
     with torch.device("meta"):
         lm = without_dropout(
-            AutoModelForCausalLM.from_config(
-                load_config(path), dtype=getattr(torch, dtype), attn_implementation=attention
-            )
+            AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention)
         )
     if mesh.device_type == "cuda":
         fuse(lm)
@@ -218,6 +232,11 @@ def load_sharded(
             lm._init_weights(module)
     parameters = {name: p for name, p, _ in frozen(lm)}
     dcp.load(parameters, storage_reader=reader(path, parameters))
+    spoilt = next((name for name, p in parameters.items() if not is_finite(cast(DTensor, p.detach()).to_local())), "")
+    if said := max(of_run().objects(spoilt)):  # a rank has its own rows alone; all end together
+        raise not_finite(path, said, "policy.path")
+    with suppress(OSError):  # there may be none
+        lm.generation_config = GenerationConfig.from_pretrained(path)
     if lora is not None:
         lora.initialise(lm)
     return scorer.train()

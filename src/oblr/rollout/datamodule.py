@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from oblr.data.ends import check_stop, stopped
-from oblr.data.prompts import encode
+from oblr.data.prompts import check_ids, encode
 from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.rewards.base import Reward, try_out
 from oblr.rewards.pool import RewardPool
@@ -58,6 +58,7 @@ class RolloutDataModule(L.LightningDataModule):
         seed: of the sampling; whenever the weights are the same, try ``j`` at prompt ``q`` of step ``t`` is the same.
         sync_timeout: longest that new weights may take from the policy to the engine, seconds.
         restarts: how often in one step an engine that dies is restarted.
+        vocabulary: how many tokens the policy has an embedding of; None: as many as prompts have.
 
     Raises:
         SettingError: a setting that cannot work, a prompt too long for the context, or a broken reward.
@@ -82,6 +83,7 @@ class RolloutDataModule(L.LightningDataModule):
         sync_timeout: float = 600.0,
         restarts: int = 3,
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
+        vocabulary: int | None = None,
     ):
         super().__init__()
         for setting, value in (("prompts_per_step", prompts_per_step), ("group_size", group_size)):
@@ -103,7 +105,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.prompts_per_step = prompts_per_step
         check_stop("rollout.stop", stop, tokenizer)
         self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
-        self.max_model_len, self.seed = max_model_len, seed
+        self.max_model_len, self.seed, self.vocabulary = max_model_len, seed, vocabulary
         self.position = 0  # of the next training problem
         self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
         self.clock = Stopwatch()
@@ -266,8 +268,9 @@ class RolloutDataModule(L.LightningDataModule):
         return self.run.current_epoch + 1
 
     def encode(self, problem: Problem) -> list[int]:
-        """Token ids of the prompt; raises SettingError where prompt and response do not fit the context."""
+        """Token ids of the prompt; raises SettingError where nothing can go on from it."""
         ids = encode(self.tokenizer, problem.prompt)
+        check_ids(ids, problem.id, self.vocabulary)
         if len(ids) + self.sampling.max_new_tokens > self.max_model_len:
             raise SettingError(
                 "rollout.max_model_len",

@@ -36,7 +36,7 @@ class HFEngine:
     @kept_random_state()
     def start(self) -> None:
         self.weight_version = None
-        self.model = load_model(self.path, self.dtype).eval().requires_grad_(False)
+        self.model = load_model(self.path, self.dtype, setting="rollout.engines.hf.model").eval().requires_grad_(False)
         # generate() takes from the folder's whatever it is not told, a repetition penalty for one.
         self.model.generation_config = GenerationConfig()
         self.model.to("cuda" if torch.cuda.is_available() else "cpu")

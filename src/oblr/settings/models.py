@@ -13,11 +13,15 @@ PATIENCE = 5
 
 @functools.cache
 def find_model(setting: str, path: str) -> None:
-    """Raises SettingError where ``path`` is no folder, is not in the Hub's cache, and the Hub does not know it."""
+    """Raises SettingError where ``path`` is no model folder, not in the Hub's cache, and the Hub does not know it."""
     if Path(path).is_dir():
         if not Path(path, "config.json").is_file():
+            if Path(path, "adapter_config.json").is_file():
+                raise SettingError(setting, f"{path} is an adapter", "merge it into its base model, and give that")
             raise SettingError(setting, f"{path} is not a model", "give a Hugging Face model folder with a config.json")
         return
+    if Path(path).exists():
+        raise SettingError(setting, f"{path} is a file", "give the folder of a Hugging Face model")
     os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(PATIENCE))
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
