@@ -13,6 +13,7 @@ import hydra
 import rich
 import torch
 from omegaconf import DictConfig, OmegaConf
+from rich.markup import escape
 from transformers import PreTrainedTokenizerBase
 
 from oblr.checks import check_engine, check_folder
@@ -24,7 +25,6 @@ from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.loading import load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.report.evaluations import write_evaluation
-from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
@@ -53,6 +53,7 @@ class Evaluation:
 
     cfg: DictConfig
     tasks: list[Task]
+    notes: list[str]
     tokenizer: PreTrainedTokenizerBase
     engine: Engine
     weights: Iterable[tuple[str, torch.Tensor]]
@@ -71,12 +72,15 @@ def main(cfg: DictConfig) -> None:
     models, folder = chosen(cfg), Path(cfg.paths.output_dir)
     places = {model: folder / model.strip("/").replace("/", "--") for model in models} if len(models) > 1 else None
     evaluations = [prepare(cfg, model, places[model] if places else folder) for model in models]
+    notes = [note for one in evaluations for note in one.notes]
     with ExitStack() as locks:
         for evaluation in sorted(evaluations, key=lambda one: not one.folder.exists()):  # what is there may refuse
             check_folder(evaluation.folder, joining=any(evaluation.folder.glob("*.jsonl")))
             locks.enter_context(sole_user(evaluation.folder))
             for task in evaluation.tasks:
                 task.record = Record(evaluation.folder, task.name, task.settings)
+        for note in dict.fromkeys(notes):  # models share them
+            rich.print(escape(note))
         sample_all(evaluations, folder)
         for evaluation in evaluations:
             for task in evaluation.tasks:
@@ -121,12 +125,15 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         "versions": versions(),
     }
     benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
+    for benchmark in benchmarks.values():
+        benchmark.pool.start()
     judged = {name: benchmark.judged(cfg.limit) for name, benchmark in benchmarks.items()}
     firsts = {name: problems for name, (problems, _) in judged.items()}
-    tasks, columns = [], groups(firsts, cfg.by)
+    tasks, columns, notes = [], groups(firsts, cfg.by), list[str]()
     for name, problems in firsts.items():
         benchmark = benchmarks[name]
-        try_out(benchmark.reward, problems[0], tokenizer.encode(problems[0].answer))
+        notes += benchmark.try_out(problems, name, tokenizer.encode)
+        benchmark.pool.close()  # there may be many models
         settings = common | {
             "max_new_tokens": benchmark.max_new_tokens,
             "problems": len(problems),
@@ -150,7 +157,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context) for task in tasks
     )
     engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
-    return Evaluation(cfg, tasks, tokenizer, engine, stored_weights(model, "model"))
+    return Evaluation(cfg, tasks, notes, tokenizer, engine, stored_weights(model, "model"))
 
 
 def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
