@@ -1,6 +1,7 @@
 """Procedural problems from `reasoning-gym`: endless, checkable, and no download."""
 
 import json
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,8 +14,8 @@ from oblr.types import Problem
 
 #: Bits of a task's seed: what no other stream meets, or what numpy takes, by which pool_matrix is drawn.
 SEEDS = (48, 31)
-#: So many problems take seconds of a task that makes all when it is made, and a number that is nothing else's size.
-MANY, PROBE = 10_000, 37
+#: So many problems take seconds of a task that makes all when it is made, and so many of one that numbers them then.
+MANY, NUMBERED = 10_000, 10_000_000
 #: Where tasks with several right answers keep one of them.
 EXAMPLES = ("possible_answer", "example_answer", "example_correct_answer")
 
@@ -52,9 +53,9 @@ class ReasoningGymProblems:
         for bits in SEEDS:
             try:
                 chosen = {"seed": draw.getrandbits(bits), **(params or {})}
-                if size > MANY and _at_once(reasoning_gym.create_dataset(task, size=PROBE, **chosen)):
+                if size > MANY and size > (most := _most(task, chosen)):
                     raise SettingError(
-                        "data.train.size", f"{task!r} makes all of its {size:,} problems at once", f"use {MANY:,} or fewer"
+                        "data.train.size", f"{task!r} makes all of its {size:,} problems at once", f"use {most:,} or fewer"
                     )
                 self.dataset = reasoning_gym.create_dataset(task, size=size, **chosen)
                 entry = self.dataset[0]
@@ -98,9 +99,16 @@ class ReasoningGymProblems:
         return (self[index] for index in range(self.size))
 
 
-def _at_once(dataset: Any) -> bool:
-    """Whether one of :data:`PROBE` problems keeps them all."""
-    return any(isinstance(value, list | tuple | dict) and len(value) == PROBE for value in vars(dataset).values())
+def _most(task: str, settings: dict[str, Any]) -> float:
+    """How many problems a data set may have, by what those of 20 and of 40 keep."""
+    some, more = (vars(reasoning_gym.create_dataset(task, size=size, **settings)) for size in (20, 40))
+    grown = [
+        value
+        for name, value in more.items()
+        if isinstance(value, list | tuple | dict) and len(value) != len(some.get(name) or ())
+    ]
+    numbers = all(isinstance(one, int) for value in grown for one in value)
+    return math.inf if not grown else NUMBERED if numbers else MANY
 
 
 def _answer(entry: dict[str, Any]) -> str:

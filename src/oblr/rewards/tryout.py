@@ -16,10 +16,12 @@ TRIED = 1000
 #: Seconds after which no more are.
 LONGEST = 10.0
 #: Problems that are tried with responses that say nothing.
-PROBED = 12
+PROBED = 16
 NOTHING = ("", "vorpal quix zindle")
 #: What is right now and then, and cannot be always.
 CONSTANTS = ("0", "1", "True", "A", "None", "[]")
+#: Share of problems that are not right by chance, nor by a choice of two.
+USUAL = 7 / 8
 #: Fewer problems may all have the same answer, in different spellings.
 FEW = 8
 
@@ -81,7 +83,8 @@ def _for_nothing(golds: Golds, problems: list[Problem], setting: str) -> list[st
     right = [{text for text in texts if next(verdicts).reward >= 1} for _ in problems]
     for text in texts:
         pays = [problem for problem, paid in zip(problems, right, strict=True) if text in paid]
-        always = len(pays) == len(problems) >= FEW and len({problem.answer for problem in problems}) > FEW // 2
+        differ = len({problem.answer for problem in problems}) > FEW // 2
+        always = len(problems) >= FEW and len(pays) >= USUAL * len(problems) and differ
         if always or (text in empty and len(pays) > 1):
             raise SettingError(
                 "reward",
@@ -134,7 +137,8 @@ def _few(problems: list[Problem]) -> list[Problem]:
     """From all over, with as many answers as there are."""
     distinct = list({problem.answer: problem for problem in problems}.values())
     chosen = distinct if len(distinct) >= PROBED else problems
-    return chosen[:: -(-len(chosen) // PROBED) or 1]
+    count = min(PROBED, len(chosen))
+    return [chosen[place * len(chosen) // count] for place in range(count)]
 
 
 def _short(text: str) -> str:

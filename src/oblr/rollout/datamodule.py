@@ -143,9 +143,9 @@ class RolloutDataModule(L.LightningDataModule):
         Raises:
             SettingError: what :func:`~oblr.rewards.tryout.try_out` refuses; or there is no problem to train on.
         """
-        position = self.position
-        list(self.next_problems())
-        self.position = position
+        if all(problem.prompt in self.held_out_prompts for problem in self.first):  # none may be left
+            next(self.next_problems())
+            self.position = 0
         self.notes += try_out(self.golds, self.first, "data.train")
         self.notes += try_out(self.golds, self.held_out, "data.held_out")
         self.held_out = self.golds.read(self.held_out)
