@@ -92,7 +92,15 @@ def test_the_worst_gets_nothing_and_the_rest_its_due_in_order(pool, caplog):
     assert (pool.timeouts - before[0], pool.errors - before[1]) == (3, 9)
     said = "\n".join(record.getMessage() for record in caplog.records)
     assert "problem 1 is scored 0 (timeout): no reward within 4 s" in said
-    for word in ("SIGSEGV", "RecursionError", "MemoryError", "SystemExit(3)", "status 4", "KeyboardInterrupt", "ValueError"):
+    for word in (
+        "SIGSEGV",
+        "RecursionError",
+        "MemoryError",
+        "SystemExit(3)",
+        "status 4",
+        "KeyboardInterrupt",
+        "ValueError",
+    ):
         assert said.count(word) == 1
     assert said.count("obedient") == len(caplog.records) - 1  # all but the time limit's
     score(pool, ["raise again"])
@@ -126,7 +134,9 @@ def test_a_response_is_seen_whole_however_long(pool):
     assert score(pool, ["length ".ljust(length) for length in (100_001, 10**7)])[0] == [100_001, 10**7]
     exact = RewardPool(ExactReward(AnswerFormat()), workers=1)
     answer = "1" * 200_000
-    verdicts = exact.probe([Problem("p", "?", answer[:-1])] * 2, [f"Answer: {answer}", f"Answer: {answer[1:]}"], [ENDED] * 2)
+    verdicts = exact.probe(
+        [Problem("p", "?", answer[:-1])] * 2, [f"Answer: {answer}", f"Answer: {answer[1:]}"], [ENDED] * 2
+    )
     exact.close()
     assert [verdict.reward for verdict in verdicts] == [0.0, 1.0]
 

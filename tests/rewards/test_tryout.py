@@ -55,14 +55,26 @@ def problems(*answers):
     return [Problem(f"p{i}", "?\n(A) 7\n(B) 42", answer) for i, answer in enumerate(answers)]
 
 
-MATH, EXACT, CHOICE = MathReward(BoxedFormat()), ExactReward(AnswerFormat("Result:")), MultipleChoiceReward(BoxedFormat())
+MATH, EXACT, CHOICE = (
+    MathReward(BoxedFormat()),
+    ExactReward(AnswerFormat("Result:")),
+    MultipleChoiceReward(BoxedFormat()),
+)
 SOLUTION = "First $x = 1$.\nHence $\\boxed{\\frac{1}{2}}$ is the answer, as was to be shown."
 
 
 @pytest.mark.parametrize("reward", [MATH, EXACT, CHOICE], ids=["math", "exact", "choice"])
 @pytest.mark.parametrize(
     "written",
-    ['["{}"]', "['{}']", "#### {}", "He has 3 + 4.\n#### {}", "So it is $\\boxed{{{}}}$.", "<answer>{}</answer>", "Answer: {}"],
+    [
+        '["{}"]',
+        "['{}']",
+        "#### {}",
+        "He has 3 + 4.\n#### {}",
+        "So it is $\\boxed{{{}}}$.",
+        "<answer>{}</answer>",
+        "Answer: {}",
+    ],
 )
 def test_what_is_plainly_meant_is_read_and_said_once(golds, reward, written):
     said = "B" if reward is CHOICE else "34"
@@ -73,7 +85,21 @@ def test_what_is_plainly_meant_is_read_and_said_once(golds, reward, written):
     assert {problem.answer for problem in golds.read(several)} == {said}
 
 
-@pytest.mark.parametrize("answer", ["(1, 2)", "[1, 2)", "\\{1, 2\\}", "[15]", "1,234", "x = 3", "$\\boxed{2}$ or $\\boxed{3}$", "\\frac{1}{2}", "Answer", "7"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "(1, 2)",
+        "[1, 2)",
+        "\\{1, 2\\}",
+        "[15]",
+        "1,234",
+        "x = 3",
+        "$\\boxed{2}$ or $\\boxed{3}$",
+        "\\frac{1}{2}",
+        "Answer",
+        "7",
+    ],
+)
 def test_what_can_be_paid_stays_as_it_stands(golds, answer):
     golds = golds(MATH)
     assert try_out(golds, problems(answer), "data.train") == []
@@ -154,7 +180,17 @@ def test_a_reward_that_fails_on_all_answers(golds):
 def test_numbers_are_read_by_the_reward_as_the_generator_writes_them(golds):
     """Random golds of every written form that the reader knows: none is refused, none is changed."""
     rng = random.Random(0)
-    forms = ["{a}", "-{a}", "{a}/{b}", "\\frac{{{a}}}{{{b}}}", "{a}.{b}", "({a}, {b})", "\\sqrt{{{a}}}", "{a}\\pi", "{a} \\text{{ cm}}"]
+    forms = [
+        "{a}",
+        "-{a}",
+        "{a}/{b}",
+        "\\frac{{{a}}}{{{b}}}",
+        "{a}.{b}",
+        "({a}, {b})",
+        "\\sqrt{{{a}}}",
+        "{a}\\pi",
+        "{a} \\text{{ cm}}",
+    ]
     some = [rng.choice(forms).format(a=rng.randint(1, 99), b=rng.randint(2, 9)) for _ in range(200)]
     golds = golds(MATH)
     assert try_out(golds, problems(*some), "data.train") == []

@@ -202,7 +202,10 @@ def test_an_engine_that_keeps_dying_is_given_up():
         ({"restarts": -1}, r"rollout\.restarts: -1"),
         ({"reward": broken_rewards.infinite}, "reward: infinite .*inf, .*on problem"),
         ({"train": chain_sums(100, seed=2)}, r"data\.train: every problem is held out"),
-        ({"train": chain_sums(10**9, seed=1, terms=2), "held_out": chain_sums(3000, seed=2, terms=2)}, r"data\.train: 20"),
+        (
+            {"train": chain_sums(10**9, seed=1, terms=2), "held_out": chain_sums(3000, seed=2, terms=2)},
+            r"data\.train: 20",
+        ),
         ({"train": chain_sums(10**9, seed=1, template="Add up.")}, r"prompt: data\.train: .* have the same prompt"),
     ],
 )

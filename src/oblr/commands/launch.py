@@ -142,8 +142,8 @@ def one_line_errors() -> Iterator[None]:
     except SystemExit as error:
         if (module := _raiser(error)).partition(".")[0] in OURS:
             raise
-        said = f"{module} has ended the program, by sys.exit({error.code!r})"
-        print_error(f"{said} (a module that is imported may do so below: if __name__ == '__main__')")
+        fix = "a module that is imported may do so below: if __name__ == '__main__'"
+        print_error(with_page(f"{module} has ended the program, by sys.exit({error.code!r}) ({fix})", page("reward")))
         sys.exit(2)
     except (HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
         line = _one_line(error)

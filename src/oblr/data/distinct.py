@@ -36,7 +36,9 @@ def check_distinct(problems: Sequence[Problem], tokens: Sequence[Hashable], sett
         return [f"{setting}: {line}"]
     if same == "prompt":
         raise SettingError("prompt", f"{setting}: {line}", "let the template, or the chat template, say the question")
-    raise SettingError("policy.path", f"{setting}: {line}", "use a policy whose tokenizer knows the problems' characters")
+    raise SettingError(
+        "policy.path", f"{setting}: {line}", "use a policy whose tokenizer knows the problems' characters"
+    )
 
 
 def _differ(group: Sequence[Problem]) -> bool:

@@ -55,7 +55,9 @@ class ReasoningGymProblems:
                 chosen = {"seed": draw.getrandbits(bits), **(params or {})}
                 if size > MANY and size > (most := _most(task, chosen)):
                     raise SettingError(
-                        "data.train.size", f"{task!r} makes all of its {size:,} problems at once", f"use {most:,} or fewer"
+                        "data.train.size",
+                        f"{task!r} makes all of its {size:,} problems at once",
+                        f"use {most:,} or fewer",
                     )
                 self.dataset = reasoning_gym.create_dataset(task, size=size, **chosen)
                 entry = self.dataset[0]
@@ -90,7 +92,9 @@ class ReasoningGymProblems:
             entry = self.dataset[index]
         except Exception as error:
             raise SettingError(
-                "data.task", f"reasoning-gym cannot make problem {index} of {self.task!r}: {error!r}", "use another task"
+                "data.task",
+                f"reasoning-gym cannot make problem {index} of {self.task!r}: {error!r}",
+                "use another task",
             ) from error
         question = self.template.format(**{**entry["metadata"], "question": entry["question"]})
         return Problem(f"{self.task}/{index}", self.prompt(question), _answer(entry), entry)

@@ -29,7 +29,8 @@ class PromptFormat:
 
     Raises:
         SettingError: a template without a question, no such chat template or one that leaves out what it is given, a
-            system message without one, examples that are no pairs, or examples in a template that writes a chat's turns itself, whose ends are not known.
+            system message without one, examples that are no pairs, or examples in a template that writes a chat's turns
+            itself, whose ends are not known.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class PromptFormat:
                 self(ASKED)
             except SettingError as error:
                 problem = error.problem.replace("the chat template", f"the chat template of {tokenizer}", 1)
-                raise SettingError(error.setting, problem, error.fix.replace("the messages", "prompt.system")) from error
+                raise SettingError(
+                    error.setting, problem, error.fix.replace("the messages", "prompt.system")
+                ) from error
 
     def __call__(self, question: str, turns: Sequence[tuple[str, str]] = ()) -> str:
         """The prompt of a question, after ``turns`` (role, text) that a row has put before it.
@@ -98,9 +101,10 @@ class PromptFormat:
             )
         except TemplateError as error:
             raise SettingError("prompt.chat", f"the chat template refuses: {error}", "change the messages") from error
-        for message in messages:
-            if message["role"] != "assistant" and not _within(message["content"], text):
-                raise _left_out(message)
+        for role in ("user", "system"):
+            for message in messages:
+                if message["role"] == role and not _within(message["content"], str(text)):
+                    raise _left_out(message)
         return str(text)
 
     def say(self, question: str) -> str:

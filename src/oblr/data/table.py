@@ -82,8 +82,8 @@ class TableProblems:
                 raise SettingError(error.setting, f"{place}: {error.problem}", error.fix) from error
             self.problems.append(Problem(key, text, answer, row | found | {"question": question}))
         self.notes = [
-            f"{name_of_rows}: {len(short):,} of {len(self.problems):,} answers are read as numbers of single precision: "
-            f"{before} as {after}, for one"
+            f"{name_of_rows}: {len(short):,} of {len(self.problems):,} answers are read as numbers of "
+            f"single precision: {before} as {after}, for one"
             for before, after in short[:1]
         ]
 

@@ -11,7 +11,9 @@ from oblr.rewards.answer import BoxedFormat
 _ENDED = Completion([], [], finished=True)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_MARKED = re.compile(r"(?:####|\banswer:|\banswer is:?)(?!.*(?:####|\banswer:|\banswer is)).*\S", re.IGNORECASE | re.DOTALL)
+_MARKED = re.compile(
+    r"(?:####|\banswer:|\banswer is:?)(?!.*(?:####|\banswer:|\banswer is)).*\S", re.IGNORECASE | re.DOTALL
+)
 #: Around an answer that is shown as code, or in bold letters.
 _DECORATION = " \t\r\n*`"
 _CONTROL = re.compile(r"[\x00-\x1f]")

@@ -37,9 +37,7 @@ class Golds:
         unpaid: ids of the problems met so far that can never be paid, as long as they are remembered.
     """
 
-    def __init__(
-        self, reward: Reward, pool: RewardPool, encode: Callable[[str], Sequence[int]], spelled: bool = False
-    ):
+    def __init__(self, reward: Reward, pool: RewardPool, encode: Callable[[str], Sequence[int]], spelled: bool = False):
         self.reward, self.pool, self.encode = reward, pool, encode
         self.judges = None if spelled else getattr(reward, "judges", None)
         self.verdicts = getattr(reward, "answer", None) is not None
@@ -70,13 +68,12 @@ class Golds:
     def _learn(self, problems: Iterable[Problem], candidates: Callable[[str], list[str]]) -> None:
         """Of each problem the first candidate that is paid."""
         pairs = [(one, replace(one, answer=text)) for one in problems for text in candidates(one.answer)]
-        pairs = [pair for pair in pairs if self.judges is None or self.judges(pair[1])]
-        unknown = [meant for _, meant in pairs if not meant.answer]
-        paid = {(one.id, one.answer) for one in self._said([meant for _, meant in pairs if meant.answer])}
-        paid |= {(one.id, "") for one in unknown if not self.looks(one)}
-        for problem, meant in pairs:
-            if (meant.id, meant.answer) in paid:
-                self.known.setdefault((problem.id, problem.answer), (meant.answer, True))
+        pairs = [(one, read) for one, read in pairs if self.judges is None or self.judges(read)]
+        paid = {(one.id, one.answer) for one in self._said([read for _, read in pairs if read.answer])}
+        paid |= {(read.id, "") for _, read in pairs if not read.answer and not self.looks(read)}
+        for one, read in pairs:
+            if (read.id, read.answer) in paid:
+                self.known.setdefault((one.id, one.answer), (read.answer, True))
 
     def _said(self, problems: list[Problem]) -> list[Problem]:
         """Those of which some response that gives the answer has reward 1; the first form is enough for most."""
@@ -106,4 +103,6 @@ class Golds:
         """What the reward gives each text as a response that has ended."""
         ids = [cast(list[int], self.encode(text)) for _, text in rows]
         completions = [Completion(one, [0.0] * len(one), finished=True) for one in ids]
-        return self.pool.probe([problem for problem, _ in rows], [text for _, text in rows], completions) if rows else []
+        return (
+            self.pool.probe([problem for problem, _ in rows], [text for _, text in rows], completions) if rows else []
+        )

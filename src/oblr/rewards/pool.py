@@ -40,8 +40,9 @@ class RewardPool:
     """Scores responses in worker processes, each response within a time limit and a memory limit.
 
     A worker that exceeds the time is killed and replaced, as is one that dies; the response gets 0 and is counted. Of
-    each kind of failure the first is a warning. A response is seen whole, however long it is. Rewards that have a ``key(problem, text, completion)`` say by it what their verdict depends on: responses that
-    share it are scored once, and the last ``REMEMBERED`` verdicts are kept.
+    each kind of failure the first is a warning. A response is seen whole, however long it is. Rewards that have a
+    ``key(problem, text, completion)`` say by it what their verdict depends on: responses that share it are scored once,
+    and the last ``REMEMBERED`` verdicts are kept.
 
     Works from any thread, next to any engine: the workers come from a process that is started, not forked, and use no
     signals. They start with the first call, or with :meth:`start`, which does not wait for them.
@@ -160,8 +161,8 @@ class RewardPool:
         kind = verdict.problem.partition("(")[0]  # an exception without its arguments
         if kind and kind not in self.warned:
             self.warned.add(kind)
-            scored = "" if verdict.outcome == "scored" else f" 0 ({verdict.outcome})"
-            log.warning(f"a response to problem {problem.id} is scored{scored}: {verdict.problem}")
+            scored = "" if verdict.outcome == "scored" else f"is scored 0 ({verdict.outcome})"
+            log.warning(f"a response to problem {problem.id} {scored or 'has its reward, but'}: {verdict.problem}")
 
     def close(self) -> None:
         """End the processes; the next call starts new ones."""

@@ -20,6 +20,8 @@ PROBED = 16
 NOTHING = ("", "vorpal quix zindle")
 #: What is right now and then, and cannot be always.
 CONSTANTS = ("0", "1", "True", "A", "None", "[]")
+#: Problems on which a reward fails before it is said to fail.
+HOPELESS = 3
 #: Share of problems that are not right by chance, nor by a choice of two.
 USUAL = 7 / 8
 #: Fewer problems may all have the same answer, in different spellings.
@@ -88,8 +90,8 @@ def _for_nothing(golds: Golds, problems: list[Problem], setting: str) -> list[st
         if always or (text in empty and len(pays) > 1):
             raise SettingError(
                 "reward",
-                f"by {reward}, the response {_short(text)} is right on {len(pays)} of {len(problems)} problems that were "
-                f"tried, though the answer to problem {pays[-1].id} is {_short(pays[-1].answer)}",
+                f"by {reward}, the response {_short(text)} is right on {len(pays)} of {len(problems)} problems that "
+                f"were tried, though the answer to problem {pays[-1].id} is {_short(pays[-1].answer)}",
                 "use another reward, or other problems",
             )
         if text in empty and pays:
@@ -112,10 +114,10 @@ def _numbers(golds: Golds, problems: list[Problem], setting: str) -> list[str]:
             if best > nothing:
                 break
         failed += not scored
+        if failed == tried + 1 == min(len(problems), HOPELESS):
+            _failing(golds, problem)
         if scored and best <= nothing:
             low.append((problem, best, nothing))
-    if failed == len(problems) > 0:
-        _failing(golds, problems[0])
     if not low or not golds.looks(low[0][0]):
         return []
     problem, best, nothing = low[0]
