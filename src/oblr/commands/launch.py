@@ -139,13 +139,7 @@ def one_line_errors() -> Iterator[None]:
     """Print what the user can fix in one line and exit with status 2."""
     try:
         yield
-    except SystemExit as error:
-        if (module := _raiser(error)).partition(".")[0] in OURS:
-            raise
-        fix = "a module that is imported may do so below: if __name__ == '__main__'"
-        print_error(with_page(f"{module} has ended the program, by sys.exit({error.code!r}) ({fix})", page("reward")))
-        sys.exit(2)
-    except (HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
+    except (SystemExit, HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
         line = _one_line(error)
         if line is None:
             raise
@@ -154,7 +148,9 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str | None:
-    """What to tell the user; None where the fault is the program's own."""
+    """What to tell the user; None where the fault is the program's own, or the program has ended by itself."""
+    if isinstance(error, SystemExit):
+        return _ended(_raiser(error), error.code)
     causes = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
@@ -178,6 +174,13 @@ def _one_line(error: BaseException) -> str | None:
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""
     return with_page(f"{setting}: {DISTORTING[setting]}" if setting in DISTORTING else said, page(setting))
+
+
+def _ended(module: str, code: object) -> str | None:
+    if module.partition(".")[0] in OURS:
+        return None
+    fix = "a module that is imported may do so below: if __name__ == '__main__'"
+    return with_page(f"{module} has ended the program, by sys.exit({code!r}) ({fix})", page("reward"))
 
 
 def _no_option(file: str) -> str:

@@ -32,9 +32,6 @@ class Golds:
     Args:
         encode: token ids of a response.
         spelled: whether an answer may be one that nothing equals but its own spelling, as prose.
-
-    Attributes:
-        unpaid: ids of the problems met so far that can never be paid, as long as they are remembered.
     """
 
     def __init__(self, reward: Reward, pool: RewardPool, encode: Callable[[str], Sequence[int]], spelled: bool = False):

@@ -121,7 +121,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.reward_pool = reward_pool(reward)
         self.golds = Golds(reward, self.reward_pool, tokenizer.encode)
         self.unpaid = 0  # problems of the last batch that no response can be paid for
-        self.warned = False
+        self.warned = False  # of one of them
         self.first = self._first()
         for name, problems in (("data.train", self.first), ("data.held_out", self.held_out)):
             self.notes += check_distinct(problems, [tuple(self.encode(problem)) for problem in problems], name)
@@ -147,6 +147,7 @@ class RolloutDataModule(L.LightningDataModule):
             next(self.next_problems())
             self.position = 0
         self.notes += try_out(self.golds, self.first, "data.train")
+        self.warned = any(not paid for _, paid in self.golds.known.values())  # the user has been told
         self.notes += try_out(self.golds, self.held_out, "data.held_out")
         self.held_out = self.golds.read(self.held_out)
 
