@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+import rich
 from lightning import LightningModule, Trainer
+from rich.markup import escape
 
 from callbacks.evaluation import Evaluation
 from callbacks.observer import log_now, rollout_data
@@ -46,8 +48,10 @@ class BenchmarkEvaluation(Evaluation):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = rollout_data(trainer)
         for name, benchmark in self.benchmarks.items():
+            for note in benchmark.try_out(self.problems[name], name, data.tokenizer.encode):
+                if trainer.is_global_zero:
+                    rich.print(escape(note))
             longest(name, self.problems[name], data.tokenizer, self.limit_of(name, data), data.max_model_len)
-            benchmark.pool.start()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for benchmark in self.benchmarks.values():

@@ -1,4 +1,4 @@
-"""Responses that got no reward because scoring them took too long or failed."""
+"""Responses that got no reward because scoring them took too long or failed, and problems that pay none."""
 
 import torch
 from lightning import Trainer
@@ -10,16 +10,21 @@ from oblr.types import StepReport
 
 
 class ScoringFailures(Observer):
-    """Logs ``reward/timeouts`` and ``reward/errors``: on all ranks since the last step, evaluations included."""
+    """Logs ``reward/timeouts`` and ``reward/errors``: on all ranks since the last step, evaluations included.
+
+    And ``reward/unpaid``, problems of this step that no response can be right on.
+    """
 
     def __init__(self) -> None:
         self.before = torch.zeros(2)
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        pool = rollout_data(trainer).reward_pool
+        data = rollout_data(trainer)
+        pool = data.reward_pool
         counts = torch.tensor([float(pool.timeouts), float(pool.errors)])
-        timeouts, errors = of_run().reduce(counts - self.before).tolist()
+        since = torch.cat([counts - self.before, torch.tensor([float(data.unpaid)])])
+        timeouts, errors, unpaid = of_run().reduce(since).tolist()
         self.before = counts
-        policy.log_dict({"reward/timeouts": timeouts, "reward/errors": errors})
+        policy.log_dict({"reward/timeouts": timeouts, "reward/errors": errors, "reward/unpaid": unpaid})
 
     on_refused = on_step

@@ -19,6 +19,7 @@ TAGS = {
     "rollout/logprob_gap_max": "Largest |log π − log μ| of a token between policy and engine, in nats.",
     "reward/timeouts": "Responses since the last step that took too long to score, and so have reward 0.",
     "reward/errors": "Responses since the last step that could not be scored, and so have reward 0.",
+    "reward/unpaid": "Problems of the step whose answer no response can be paid for.",
     "eval/greedy_accuracy": "Share of the held-out problems that greedy responses solve.",
     "eval/sampled_accuracy": "Mean share of the sampled responses to a held-out problem that solve it.",
     "eval/greedy_reward": "Mean reward of greedy responses to the held-out problems, where some is neither 0 nor 1.",

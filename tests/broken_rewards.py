@@ -1,5 +1,6 @@
 """Rewards that go wrong, some on real responses only, as a user's own might."""
 
+import os
 import threading
 import time
 
@@ -49,3 +50,16 @@ def brevity(problem, text, completion):
 
 def first_token(problem, text, completion):
     return completion.token_ids[0]
+
+
+def leaves(problem, text, completion):
+    """As a script that is used as a reward."""
+    raise SystemExit(3)
+
+
+def ends_its_process(problem, text, completion):
+    os._exit(4)
+
+
+def interrupts(problem, text, completion):
+    raise KeyboardInterrupt

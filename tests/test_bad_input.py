@@ -144,14 +144,64 @@ def test_a_prompt_that_is_longer_than_the_context(refused, tmp_path):
     check(result, "rollout.max_model_len", "problem long", "exceeds 128")
 
 
-@pytest.mark.parametrize("name", ["raises", "infinite", "raises_on_responses", "nan_on_responses", "unsendable"])
-def test_broken_rewards(train, name, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
-    result = train("reward=python", f"reward.path=broken_rewards.{name}")
-    lines = result.stderr.strip().splitlines()
-    assert result.returncode == 2, result.stderr
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("error: reward: ")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "raises raised KeyError"),
+        ("infinite", "infinite gave inf"),
+        ("raises_on_responses", "raised KeyError"),
+        ("nan_on_responses", "gave nan"),
+        ("unsendable", "cannot load it"),
+        ("leaves", "leaves raised SystemExit(3)"),
+        ("ends_its_process", "the process of ends_its_process ended with status 4"),
+        ("interrupts", "interrupts raised KeyboardInterrupt"),
+    ],
+)
+def test_broken_rewards(refused, name, said):
+    check(refused("reward=python", f"reward.path=broken_rewards.{name}"), "reward", said)
+
+
+def test_a_reward_whose_module_ends_the_program(refused, tmp_path, monkeypatch):
+    (tmp_path / "no_guard.py").write_text("def reward(*_):\n    return 1.0\n\nexit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    check(refused("reward=python", "reward.path=no_guard.reward"), "", "no_guard", "sys.exit(0)")
+
+
+ANSWERS = {
+    "no answer can be equalled": ('{"x": 34}', "data.train", ["no response can be right by MathReward", "of problem"]),
+    "prose": ("It follows by induction over the number of terms.", "data.train", ["of 3 problems"]),
+}
+
+
+@pytest.mark.parametrize(("answer", "setting", "words"), ANSWERS.values(), ids=ANSWERS)
+def test_answers_that_can_never_be_paid(refused, tmp_path, answer, setting, words):
+    rows = (json.dumps({"prompt": f"1 + {i}", "solution": answer}) for i in range(3))
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    (tmp_path / "test.jsonl").write_text(json.dumps({"prompt": "2 + 2", "solution": "4"}))
+    check(
+        refused("data=trl", "reward=math", *(f"data.{k}={tmp_path / v}.jsonl" for k, v in FILES.items())),
+        setting,
+        *words,
+    )
+
+
+FILES = {"path": "train", "held_out_path": "test"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        (["data.train.template=Add up."], "prompt"),
+        (["data.train.template='{nothing}'"], "data.template"),
+        (["data.train.template='{'"], "data.template"),
+        (
+            ["data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}", "data.held_out.size=3000"],
+            "data",
+        ),
+    ],
+)
+def test_questions_that_are_lost_or_all_held_out(refused, changes, setting):
+    check(refused(*changes), setting)
 
 
 def test_rewards_that_break_in_training_cost_their_response_alone(train, tmp_path, monkeypatch):

@@ -184,6 +184,17 @@ def test_a_file_of_ones_own_in_three_layouts(own_file):
         assert row["rewards"] == [float(answer == row["answer"]) for answer in row["answers"]]
 
 
+def test_answers_are_read_as_they_are_meant_and_that_is_said(own_file, tmp_path, capsys):
+    """What is marked in a solution is the answer, as if the column said so; scored anew it is, too."""
+    whole = [override for override in OWN if "answer_after" not in override]
+    run(tmp_path / "whole", f"benchmarks.local.path={own_file}/my.jsonl", *whole)
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("benchmarks.local: 3 of 3 answers are read as what is boxed, marked or listed in them") == 1
+    assert rows_of(tmp_path / "whole" / "run") == rows_of(own_file / "jsonl" / "run")
+    run(tmp_path / "anew", f"rescore={tmp_path / 'whole' / 'run'}", "reward=math")
+    assert [row["answer"] for row in rows_of(tmp_path / "anew" / "run")] == ["12", "6", "14"]
+
+
 def test_a_file_in_the_layouts_of_other_libraries(own_file, tmp_path):
     """Chats of one message need no chat template; what is asked, and what is said to it, is what it is of any file."""
     asked = [(row["question"] + "\n", row["solution"].rpartition("#### ")[2]) for row in QUESTIONS]

@@ -5,8 +5,10 @@ from conftest import POCKET
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from oblr.data.distinct import check_distinct
 from oblr.data.prompts import PromptFormat, encode
 from oblr.errors import SettingError
+from oblr.problem import Problem
 
 BEGIN, END, TURN = "<s>", "</s>", "<|turn|>"
 TEMPLATE = (
@@ -107,3 +109,63 @@ def test_a_chat_template_that_refuses(tmp_path):
     byte_tokenizer(tmp_path, chat="{{ raise_exception('no system, please') }}")
     with pytest.raises(SettingError, match=r"^prompt\.chat: .*no system, please"):
         PromptFormat(chat=True, tokenizer=str(tmp_path), system="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("lossy", "setting"),
+    [
+        ("{{ messages[0].role }}" + TURN, "prompt.chat"),  # says nothing
+        (TURN + "{{ messages[0].content }}", "prompt.chat"),  # where a system message comes first
+        (TURN + "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", "prompt.system"),
+        ("{% for m in messages %}{{ m.content[:12] }}{% endfor %}", "prompt.chat"),
+        ("{% for m in messages %}{{ m.content | replace('+', '') }}{% endfor %}", "prompt.chat"),
+    ],
+)
+def test_a_chat_template_that_loses_what_is_said(tmp_path, lossy, setting):
+    byte_tokenizer(tmp_path, chat=lossy)
+    with pytest.raises(SettingError, match=rf"^{setting}: the chat template of {tmp_path} leaves out"):
+        PromptFormat(chat=True, tokenizer=str(tmp_path), system="Be brief.")
+
+
+def test_a_chat_template_may_break_lines_and_forget_what_was_thought(tmp_path):
+    byte_tokenizer(
+        tmp_path, chat="{% for m in messages %}{{ m.content.split('</think>')[-1] | wordwrap(9) }}{% endfor %}"
+    )
+    form = PromptFormat(chat=True, tokenizer=str(tmp_path))
+    assert form("What is  3 + 4?", [("user", "And 1?"), ("assistant", "<think>x</think>1")])
+
+
+def test_a_question_that_a_chat_template_cuts(tmp_path):
+    """Short ones pass."""
+    byte_tokenizer(tmp_path, chat="{% for m in messages %}{{ m.content[-40:] }}{% endfor %}")
+    form = PromptFormat(chat=True, tokenizer=str(tmp_path))
+    assert form("3 + 4") == "3 + 4"
+    with pytest.raises(SettingError, match=r"^prompt\.chat: .*leaves out what the user says"):
+        form("3 + 4 and then " * 9)
+
+
+def problem(name, answer, prompt, question):
+    return Problem(name, prompt, answer, {"question": question})
+
+
+def test_problems_that_look_the_same():
+    two = [problem("a", "7", "Add.", "3 + 4"), problem("b", "8", "Add.", "4 + 4")]
+    with pytest.raises(SettingError, match=r"^prompt: data\.train: 2 of 2 .* a and b, for two"):
+        check_distinct(two, ["Add."] * 2, "data.train")
+    known = [Problem("a", "é", "7"), Problem("b", "ö", "8")]
+    with pytest.raises(SettingError, match=r"^policy\.path: .*the same prompt's tokens"):
+        check_distinct(known, [(0,), (0,)], "data.train")
+    with pytest.raises(SettingError, match=r"^prompt: "):  # a source of one's own has no questions
+        check_distinct([Problem("a", "Add.", "7"), Problem("b", "Add.", "8")], ["Add."] * 2, "data.train")
+    others = [problem(str(i), str(i), str(i), str(i)) for i in range(4)]
+    (line,) = check_distinct([*two, *others], ["Add."] * 2 + list("0123"), "data.train")
+    assert line.startswith("data.train: 2 of 6 problems have the same prompt")
+
+
+def test_problems_that_may_look_the_same():
+    """One that comes twice, questions of one answer, and one with several in a table of others."""
+    again = [problem("a", "7", "3 + 4", "3 + 4")] * 2
+    words = [problem("a", "7", "3 + 4", "three and four"), problem("b", "7", "3 + 4", "3 + 4")]
+    several = [Problem("a", "√4?", "2"), Problem("b", "√4?", "-2"), Problem("c", "√9?", "3")]
+    for some in (again, words, several, []):
+        assert check_distinct(some, [one.prompt for one in some], "data.train") == []

@@ -219,15 +219,16 @@ def test_a_baseline_is_judged_before_it_learns():
 
 
 def test_failures_of_scoring():
-    """Since the last step."""
+    """Since the last step; and problems of this one that cannot be paid."""
     pool = SimpleNamespace(timeouts=3, errors=1)
-    trainer = SimpleNamespace(datamodule=SimpleNamespace(reward_pool=pool))
+    data = SimpleNamespace(reward_pool=pool, unpaid=2)
+    trainer = SimpleNamespace(datamodule=data)
     callback, first, second = ScoringFailures(), Watch(), Watch()
     callback.on_step(trainer, first, make_report())
-    pool.timeouts = 5
+    pool.timeouts, data.unpaid = 5, 1
     callback.on_step(trainer, second, make_report())
-    assert first.logged == {"reward/timeouts": 3, "reward/errors": 1}
-    assert second.logged == {"reward/timeouts": 2, "reward/errors": 0}
+    assert first.logged == {"reward/timeouts": 3, "reward/errors": 1, "reward/unpaid": 2}
+    assert second.logged == {"reward/timeouts": 2, "reward/errors": 0, "reward/unpaid": 1}
 
 
 def test_time(monkeypatch):

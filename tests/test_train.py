@@ -68,6 +68,7 @@ def test_the_demo_shows_what_it_does(demo):
         baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/history baseline/none
         snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema
         monitor/lr_factor monitor/effective_sample_size monitor/entropy_share reward/timeouts reward/errors
+        reward/unpaid
         time/sync time/rollout time/reward time/check time/update time/step throughput/tokens_per_second"""
     curves = read_curves(folder)
     for tag in every_step.split():

@@ -29,6 +29,19 @@ class Completion:
     finished: bool
 
 
+class AnswerRead(BaseException):
+    """A reward has read the answer of a :class:`Sealed` problem. No ``except Exception`` of the reward's stops it."""
+
+
+class Sealed(Problem):
+    """A problem whose answer must not be read: tells whether a reward does."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "answer":
+            raise AnswerRead
+        return super().__getattribute__(name)
+
+
 @dataclass(frozen=True)
 class UnsavedTokens(Sequence[int]):
     """As many token ids as a saved response had; which ones, nobody has written down."""

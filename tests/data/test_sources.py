@@ -8,6 +8,12 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.data.prompts import PromptFormat
 from oblr.data.shuffled import Shuffled
 from oblr.errors import SettingError
+from oblr.problem import Completion
+from oblr.rewards.answer import AnswerFormat
+from oblr.rewards.golds import Golds
+from oblr.rewards.pool import RewardPool
+from oblr.rewards.reasoning_gym import ReasoningGymReward
+from oblr.rewards.tryout import try_out
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 
@@ -94,3 +100,46 @@ def test_weights_go_by_name():
 def test_bad_weights(weights):
     with pytest.raises(SettingError, match=r"^data\.weights: "):
         Mixture(mixture().sources, weights, seed=0)
+
+
+@pytest.mark.parametrize(
+    "task", ["boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour", "pool_matrix"]
+)
+def test_tasks_that_name_no_answer_or_take_small_seeds_have_problems(task):
+    source = ReasoningGymProblems(task, size=10**9, seed=2**40)
+    assert all(isinstance(source[index].answer, str) for index in (0, 1, 10**9 - 1))
+
+
+def test_an_example_of_several_answers_is_the_answer():
+    reward = ReasoningGymReward(AnswerFormat())
+    for task in ("graph_color", "propositional_logic", "rubiks_cube"):
+        for problem in ReasoningGymProblems(task, size=5, seed=1):
+            assert reward(problem, f"Answer: {problem.answer}", Completion([1], [0.0], True)) == 1
+
+
+def test_what_a_scorer_cannot_read_is_wrong_and_nothing_is_printed(capfd):
+    reward = ReasoningGymReward(AnswerFormat())
+    for task in ("boxnet", "prime_factorization", "pool_matrix", "tower_of_hanoi"):
+        (problem,) = ReasoningGymProblems(task, size=1, seed=1)
+        for answer in ("0", "x", "[]", "Move disk 1 from Peg 9 to Peg 8"):
+            assert reward(problem, f"Answer: {answer}", Completion([1], [0.0], True)) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_task_that_makes_all_its_problems_at_once_has_not_too_many():
+    with pytest.raises(
+        SettingError, match=r"^data\.train\.size: 'acre' makes all of its 1,000,000,000 problems at once"
+    ):
+        ReasoningGymProblems("acre", size=10**9, seed=1)
+
+
+def test_scorers_that_pay_for_anything_are_found():
+    reward = ReasoningGymReward(AnswerFormat())
+    pool = RewardPool(reward, workers=1)
+    golds = Golds(reward, pool, lambda text: [1] * len(text))
+    for task in ("chain_sum", "rush_hour", "course_schedule"):
+        assert try_out(golds, list(ReasoningGymProblems(task, size=40, seed=1)), "data.train") == []
+    for task in ("game_of_life_halting", "coin_flip"):
+        with pytest.raises(SettingError, match=r"^reward: by ReasoningGymReward, the response .* is right on"):
+            try_out(golds, list(ReasoningGymProblems(task, size=40, seed=1)), "data.train")
+    pool.close()

@@ -5,9 +5,11 @@ import decimal
 import gzip
 import json
 import pickle
+import random
 import re
 
 import datasets
+import numpy as np
 import pyarrow.parquet
 import pytest
 from bad_files import BAD_FILES, KINDS
@@ -184,3 +186,44 @@ def test_choices_by_letter_by_label_and_by_columns(tmp_path):
     assert [p.prompt for p in TableProblems(path, columns={"answer": "right"}, choices=["right", "wrong", "also"])] == [
         p.prompt for p in problems
     ]
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_numbers_of_less_precision_are_said_as_they_print(tmp_path, kind):
+    """Alone, in lists, in structures; from Parquet and from a copy of a Hub data set."""
+    numbers = [0.1, 12.3, 1234.5, -0.25, 3.0]
+    column = pyarrow.array(np.array(numbers, kind))
+    table = pyarrow.table(
+        {
+            "problem": [f"{i}?" for i in range(len(numbers))],
+            "answer": column,
+            "several": pyarrow.ListArray.from_arrays(list(range(len(numbers) + 1)), column),
+            "deep": pyarrow.StructArray.from_arrays([column], ["gold"]),
+        }
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    expected = [np.format_float_positional(number, trim="-") for number in np.array(numbers, kind)]
+    assert expected[0] == "0.1"
+    for path in ("answer", "several", "deep.gold"):
+        found = TableProblems(str(tmp_path / "rows.parquet"), columns={"answer": path})
+        assert [problem.answer for problem in found] == expected
+    if kind == "float32":
+        datasets.Dataset.from_parquet(str(tmp_path / "rows.parquet")).save_to_disk(tmp_path / "saved")
+        assert [problem.answer for problem in TableProblems(str(tmp_path / "saved"))] == expected
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_single_precision_that_somebody_has_written_out(tmp_path, text):
+    """Random decimals of up to six digits; doubles, and numbers whose digits all stand there, are what they say."""
+    rng = random.Random(0)
+    decimals = [f"{rng.randint(-99999, 99999) / 10 ** rng.randint(1, 5):g}" for _ in range(300)]
+    decimals = [one for one in decimals if "e" not in one]
+    doubles = [repr(rng.uniform(-9, 9)) for _ in range(300)] + ["0.0001220703125", "0.0009765625", "3.000000000000000"]
+    written = [repr(float(np.float32(one))) for one in decimals] + doubles
+    lines = (f'{{"problem": "?", "answer": {json.dumps(one) if text else one}}}' for one in written)
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    problems = TableProblems(str(tmp_path / "rows.jsonl"))
+    assert [float(problem.answer) for problem in problems][: len(decimals)] == [float(one) for one in decimals]
+    assert [problem.answer for problem in problems][len(decimals) :] == doubles
+    (note,) = problems.notes
+    assert re.match(r"rows: \d+ of \d+ answers are read as numbers of single precision: ", note)

@@ -16,7 +16,7 @@ from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerFormat, ExactReward
 from oblr.rewards.math import MathReward
-from oblr.rewards.pool import LONGEST, RewardPool, Verdict
+from oblr.rewards.pool import RewardPool, Verdict
 
 HERE = Path(__file__).parent  # not from conftest, which loads torch: the processes that score load this file
 ENDED = Completion([1], [0.0], True)
@@ -43,6 +43,15 @@ def obedient(problem, text, completion):
             return float(len(bytearray(2**30)))
         case "exit", _, _:
             sys.exit(3)
+        case "leave", _, _:
+            os._exit(4)
+        case "interrupt", _, _:
+            raise KeyboardInterrupt
+        case "thread", _, number:
+            thread = threading.Thread(target=lambda: [][0])
+            thread.start()
+            thread.join()
+            return float(number)
         case "raise", _, words:
             raise ValueError(words)
         case "nan", _, _:
@@ -72,20 +81,37 @@ def pool():
 
 def test_the_worst_gets_nothing_and_the_rest_its_due_in_order(pool, caplog):
     before = pool.timeouts, pool.errors
-    worst = ["hang", "sleep", "hold", "segfault", "recurse", "eat", "exit", "raise x", "raise y", "nan"]
+    worst = ["hang", "sleep", "hold", "segfault", "recurse", "eat", "exit", "leave", "interrupt", "raise x", "raise y"]
+    worst += ["nan"]
     texts = [text for i, bad in enumerate(worst) for text in (f"give {i}", bad, f"give {-i}")]
     with caplog.at_level(logging.WARNING, "oblr.rewards.pool"):
         rewards, outcomes = score(pool, texts)
     assert rewards == [reward for i in range(len(worst)) for reward in (i, 0.0, -i)]
-    assert outcomes[1::3] == ["timeout"] * 3 + ["error"] * 7
+    assert outcomes[1::3] == ["timeout"] * 3 + ["error"] * 9
     assert set(outcomes[::3] + outcomes[2::3]) == {"scored"}
-    assert (pool.timeouts - before[0], pool.errors - before[1]) == (3, 7)
+    assert (pool.timeouts - before[0], pool.errors - before[1]) == (3, 9)
     said = "\n".join(record.getMessage() for record in caplog.records)
     assert "problem 1 is scored 0 (timeout): no reward within 4 s" in said
-    for word in ("SIGSEGV", "RecursionError", "MemoryError", "status 3", "ValueError", "nan"):
+    for word in (
+        "SIGSEGV",
+        "RecursionError",
+        "MemoryError",
+        "SystemExit(3)",
+        "status 4",
+        "KeyboardInterrupt",
+        "ValueError",
+    ):
         assert said.count(word) == 1
+    assert said.count("obedient") == len(caplog.records) - 1  # all but the time limit's
     score(pool, ["raise again"])
     assert len(caplog.records) == said.count("\n") + 1
+
+
+def test_a_thread_of_the_reward_fails_in_a_line(pool, caplog, capfd):
+    assert score(pool, ["thread 2"]) == ([2.0], ["scored"])
+    (record,) = caplog.records
+    assert "a thread of obedient raised IndexError" in record.getMessage()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_worker_killed_from_outside_is_replaced(pool):
@@ -103,9 +129,23 @@ def test_a_reward_of_parts_is_their_sum_and_keeps_them(pool):
     assert score(pool, ["parts 1 nan", "parts inf -inf"]) == ([0.0, 0.0], ["error", "error"])
 
 
-def test_only_the_end_of_a_long_response_travels(pool):
-    whole = "length ".ljust(LONGEST)
-    assert score(pool, [whole, "give 7" * 10**6 + whole])[0] == [LONGEST, LONGEST]
+def test_a_response_is_seen_whole_however_long(pool):
+    """What is cut might be in the middle of a number."""
+    assert score(pool, ["length ".ljust(length) for length in (100_001, 10**7)])[0] == [100_001, 10**7]
+    exact = RewardPool(ExactReward(AnswerFormat()), workers=1)
+    answer = "1" * 200_000
+    verdicts = exact.probe(
+        [Problem("p", "?", answer[:-1])] * 2, [f"Answer: {answer}", f"Answer: {answer[1:]}"], [ENDED] * 2
+    )
+    exact.close()
+    assert [verdict.reward for verdict in verdicts] == [0.0, 1.0]
+
+
+def test_what_is_probed_is_not_counted(pool, caplog):
+    before = pool.timeouts, pool.errors
+    (verdict,) = pool.probe([Problem("p", "?", "!")], ["raise not"], [ENDED])
+    assert (verdict.outcome, (pool.timeouts, pool.errors), caplog.records) == ("error", before, [])
+    assert "ValueError('not')" in verdict.problem
 
 
 def test_any_thread_may_ask(pool):

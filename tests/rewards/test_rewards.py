@@ -1,10 +1,12 @@
+import sys
+
 import pytest
 
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
-from oblr.rewards.base import score, try_out
+from oblr.rewards.base import RewardError, score
 from oblr.rewards.math import MathReward
 from oblr.rewards.multiple_choice import MultipleChoiceReward
 from oblr.rewards.reasoning_gym import ReasoningGymReward
@@ -190,7 +192,11 @@ def raises(problem, text, completion):
     raise KeyError("boom")
 
 
-@pytest.mark.parametrize("reward", [raises, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: None])
+def leaves(problem, text, completion):
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("reward", [raises, leaves, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: None])
 def test_a_broken_reward_is_named(reward):
-    with pytest.raises(SettingError, match=r"^reward: .*problem p"):
-        try_out(reward, PROBLEM, [1])
+    with pytest.raises(RewardError, match=rf"^{reward.__name__} "):
+        score(reward, PROBLEM, "7", ENDED)

@@ -1,5 +1,6 @@
 from functools import partial
 
+import broken_rewards
 import lightning as L
 import pytest
 from conftest import POCKET
@@ -18,8 +19,8 @@ from oblr.rollout.hf import HFEngine
 PARAMS = {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1}
 
 
-def chain_sums(size, seed):
-    return ReasoningGymProblems("chain_sum", size, seed, "{expression} =\n", PARAMS)
+def chain_sums(size, seed, terms=3, template="{expression} =\n"):
+    return ReasoningGymProblems("chain_sum", size, seed, template, PARAMS | {"min_terms": terms, "max_terms": terms})
 
 
 def make(**changes):
@@ -199,10 +200,15 @@ def test_an_engine_that_keeps_dying_is_given_up():
         ({"max_new_tokens": 128}, r"rollout\.max_model_len: .*exceeds 128"),
         ({"sync_timeout": 0}, r"rollout\.sync_timeout: 0"),
         ({"restarts": -1}, r"rollout\.restarts: -1"),
-        ({"reward": lambda *_: float("nan")}, "reward: .*nan"),
+        ({"reward": broken_rewards.infinite}, "reward: infinite .*inf, .*on problem"),
         ({"train": chain_sums(100, seed=2)}, r"data\.train: every problem is held out"),
+        (
+            {"train": chain_sums(10**9, seed=1, terms=2), "held_out": chain_sums(3000, seed=2, terms=2)},
+            r"data\.train: 20",
+        ),
+        ({"train": chain_sums(10**9, seed=1, template="Add up.")}, r"prompt: data\.train: .* have the same prompt"),
     ],
 )
 def test_bad_settings(changes, message):
     with pytest.raises(SettingError, match=f"^{message}"):
-        list(make(**changes).next_problems())
+        make(**changes).try_out()

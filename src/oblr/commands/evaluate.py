@@ -13,6 +13,7 @@ import hydra
 import rich
 import torch
 from omegaconf import DictConfig, OmegaConf
+from rich.markup import escape
 from transformers import PreTrainedTokenizerBase
 
 from oblr.checks import check_engine, check_folder, check_model, check_served
@@ -25,7 +26,6 @@ from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.loading import check_numbers, load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.policy.positions import context_of
 from oblr.report.evaluations import write_evaluation
-from oblr.rewards.base import try_out
 from oblr.rollout.engine import Engine, choose
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
@@ -54,6 +54,7 @@ class Evaluation:
 
     cfg: DictConfig
     tasks: list[Task]
+    notes: list[str]
     tokenizer: PreTrainedTokenizerBase
     engine: Engine
     weights: Iterable[tuple[str, torch.Tensor]]
@@ -72,12 +73,15 @@ def main(cfg: DictConfig) -> None:
     models, folder = chosen(cfg), Path(cfg.paths.output_dir)
     places = {model: folder / model.strip("/").replace("/", "--") for model in models} if len(models) > 1 else None
     evaluations = [prepare(cfg, model, places[model] if places else folder) for model in models]
+    notes = [note for one in evaluations for note in one.notes]
     with ExitStack() as locks:
         for evaluation in sorted(evaluations, key=lambda one: not one.folder.exists()):  # what is there may refuse
             check_folder(evaluation.folder, joining=any(evaluation.folder.glob("*.jsonl")))
             locks.enter_context(sole_user(evaluation.folder))
             for task in evaluation.tasks:
                 task.record = Record(evaluation.folder, task.name, task.settings)
+        for note in dict.fromkeys(notes):  # models share them
+            rich.print(escape(note))
         sample_all(evaluations, folder)
         for evaluation in evaluations:
             for task in evaluation.tasks:
@@ -125,12 +129,16 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         "versions": versions(),
     }
     benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
+    for benchmark in benchmarks.values():
+        benchmark.pool.start()
     judged = {name: benchmark.judged(cfg.limit) for name, benchmark in benchmarks.items()}
     firsts = {name: problems for name, (problems, _) in judged.items()}
-    tasks, columns, context = [], groups(firsts, cfg.by), context_of(config)
+    tasks, columns, notes = [], groups(firsts, cfg.by), list[str]()
+    context = context_of(config)
     for name, problems in firsts.items():
         benchmark = benchmarks[name]
-        try_out(benchmark.reward, problems[0], tokenizer.encode(problems[0].answer))
+        notes += benchmark.try_out(problems, name, tokenizer.encode)
+        benchmark.pool.close()  # there may be many models
         most = new_tokens(benchmark, problems, tokenizer, context)
         settings = common | {
             "max_new_tokens": most,
@@ -155,7 +163,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         for task in tasks
     )
     engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
-    return Evaluation(cfg, tasks, tokenizer, engine, stored_weights(model, "model"))
+    return Evaluation(cfg, tasks, notes, tokenizer, engine, stored_weights(model, "model"))
 
 
 def sample_all(evaluations: list[Evaluation], folder: Path) -> None:

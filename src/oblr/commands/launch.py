@@ -48,6 +48,10 @@ RUN_FOLDER = "OBLR_RUN_FOLDER"
 RUN_PROCESS = "OBLR_RUN_PROCESS"
 
 
+#: Packages that may end the program, and modules that others end it with.
+OURS, ENDING = {"__main__", "oblr", "callbacks", "hydra"}, {"_sitebuiltins", "argparse"}
+
+
 def run_folder(runs: str, ckpt_path: str | None) -> str:
     """A new folder below ``runs``, or the newest one with a checkpoint where that is to be resumed."""
     if RUN_FOLDER in os.environ:
@@ -151,7 +155,7 @@ def one_line_errors() -> Iterator[None]:
     """Print what the user can fix in one line and exit with status 2."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
+    except (SystemExit, HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
         line = _one_line(error)
         if line is None:
             raise
@@ -160,7 +164,9 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str | None:
-    """What to tell the user; None where the fault is the program's own."""
+    """What to tell the user; None where the fault is the program's own, or the program has ended by itself."""
+    if isinstance(error, SystemExit):
+        return _ended(_raiser(error), error.code)
     causes = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
@@ -175,7 +181,7 @@ def _one_line(error: BaseException) -> str | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_option(error.missing_cfg_file)
     if isinstance(error, ValueError | TypeError) and not isinstance(error, HydraException | OmegaConfBaseException):
-        return _no_file(str(error)) if _raiser(error) == "hydra" else None
+        return _no_file(str(error)) if _raiser(error).partition(".")[0] == "hydra" else None
     if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing configuration is both
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
@@ -184,6 +190,13 @@ def _one_line(error: BaseException) -> str | None:
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""
     return with_page(f"{setting}: {DISTORTING[setting]}" if setting in DISTORTING else said, page(setting))
+
+
+def _ended(module: str, code: object) -> str | None:
+    if module.partition(".")[0] in OURS:
+        return None
+    fix = "a module that is imported may do so below: if __name__ == '__main__'"
+    return with_page(f"{module} has ended the program, by sys.exit({code!r}) ({fix})", page("reward"))
 
 
 def _no_option(file: str) -> str:
@@ -203,6 +216,6 @@ def _no_file(problem: str) -> str:
 
 
 def _raiser(error: BaseException) -> str:
-    """The package that has raised it."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals["__name__"]).partition(".")[0]
+    """The module that has raised it, or called what ends programs."""
+    modules = [str(frame.f_globals["__name__"]) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next(module for module in reversed(modules) if module not in ENDING)

@@ -7,6 +7,7 @@ from typing import Any, cast
 import hydra
 import rich
 from omegaconf import DictConfig, OmegaConf
+from rich.markup import escape
 
 from oblr.checks import check_folder
 from oblr.errors import SettingError
@@ -16,7 +17,6 @@ from oblr.evaluation.records import Record, digest, finished, saved, write_table
 from oblr.evaluation.rescoring import rejudge
 from oblr.problem import UnsavedTokens
 from oblr.report.evaluations import evaluations, write_evaluation
-from oblr.rewards.base import try_out
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import shown
@@ -37,10 +37,10 @@ def rescore(cfg: DictConfig) -> None:
     if unknown := summaries.keys() - sampled.keys():
         raise SettingError("rescore", f"{source} has no config.yaml of {', '.join(unknown)}", "sample anew")
     cfg.benchmarks = {name: sampled[name] | {"reward": reward} for name in summaries}
-    parts = []
+    parts, notes = [], list[str]()
     for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
         problems, attempts = answered(source / f"{name}.jsonl", benchmark, summaries[name]["settings"])
-        try_out(benchmark.reward, problems[0], UnsavedTokens(len(problems[0].answer)))  # type: ignore[arg-type]
+        notes += benchmark.try_out(problems, name, lambda text: UnsavedTokens(len(text)))
         parts.append((name, benchmark, problems, attempts))
     columns = groups({name: problems for name, _, problems, _ in parts}, cfg.by)
     check_folder(folder, joining=any(folder.glob("*.jsonl")))
@@ -50,6 +50,8 @@ def rescore(cfg: DictConfig) -> None:
         rich.print(f"folder      {folder}")
         total = sum(len(one.responses) for *_, attempts in parts for one in attempts)
         done = sum(len(one.responses) for record in records.values() for one in record.attempts)
+        for note in notes:
+            rich.print(escape(note))
         with quiet_terminal(folder / "eval.log"), shown(total, done) as display:
             write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
             for name, benchmark, problems, attempts in parts:

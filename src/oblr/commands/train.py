@@ -79,6 +79,7 @@ def main(cfg: DictConfig) -> None:
     )
     dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
     check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
+    datamodule.try_out()
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     first = rank == 0
     check_folder(folder, joining=cfg.ckpt_path is not None or not first)

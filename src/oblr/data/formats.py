@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 from pyarrow import ArrowException
 
 from oblr.errors import SettingError
 
+#: How Arrow calls numbers of single and half precision, in lists and structures too.
+_NARROW = re.compile(r"\b(?:half)?float\b")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -145,10 +148,33 @@ def _csv(path: Path) -> Rows:
 
 def _parquet(path: Path) -> Rows:
     try:
-        records = pyarrow.parquet.read_table(path).to_pylist()
+        rows = records(pyarrow.parquet.read_table(path))
     except (OSError, ArrowException, UnicodeDecodeError) as error:
         raise SettingError("data.path", f"cannot read {path}: {error}", "give another file") from error
-    return Rows(records, [f"{path} row {number}" for number in range(1, len(records) + 1)])
+    return Rows(rows, [f"{path} row {number}" for number in range(1, len(rows) + 1)])
+
+
+def records(table: pyarrow.Table) -> list[dict[str, Any]]:
+    """The rows of a table of Arrow's; numbers of single and half precision are said as those print, ``0.1``."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for column in table.schema:
+        if _NARROW.search(str(column.type)):
+            for row in rows:
+                row[column.name] = _printed(row[column.name], column.type)
+    return rows
+
+
+def _printed(value: Any, kind: pyarrow.DataType) -> Any:
+    if value is None:
+        return None
+    if pyarrow.types.is_float32(kind) or pyarrow.types.is_float16(kind):
+        number = kind.to_pandas_dtype()(value)
+        return Written(np.format_float_positional(number, trim="-")) if np.isfinite(number) else float(value)
+    if pyarrow.types.is_struct(kind):
+        return {field.name: _printed(value[field.name], field.type) for field in kind}
+    if isinstance(value, list) and hasattr(kind, "value_type"):
+        return [_printed(one, kind.value_type) for one in value]
+    return value
 
 
 FORMATS: dict[str, Callable[[Path], Rows]] = {

@@ -9,6 +9,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from oblr.errors import SettingError, why
 
+#: To see what a chat template makes of a question.
+ASKED = "What is 7319 + 4?"
+
 
 @cache
 def load(tokenizer: str) -> PreTrainedTokenizerBase:
@@ -35,8 +38,9 @@ class PromptFormat:
         options: what else the chat template takes, e.g. ``enable_thinking``.
 
     Raises:
-        SettingError: a template without a question, no such chat template, a system message without one, examples that
-            are no pairs, or examples in a template that writes a chat's turns itself, whose ends are not known.
+        SettingError: a template without a question, no such chat template or one that leaves out what it is given, a
+            system message without one, examples that are no pairs, or examples in a template that writes a chat's turns
+            itself, whose ends are not known.
     """
 
     def __init__(
@@ -72,16 +76,18 @@ class PromptFormat:
                     "prompt.chat", f"the tokenizer of {tokenizer} has no chat template", "use prompt.chat=false"
                 )
             try:
-                self("?")
+                self(ASKED)
             except SettingError as error:
                 problem = error.problem.replace("the chat template", f"the chat template of {tokenizer}", 1)
-                raise SettingError("prompt.chat", problem, "change prompt.system") from error
+                raise SettingError(
+                    error.setting, problem, error.fix.replace("the messages", "prompt.system")
+                ) from error
 
     def __call__(self, question: str, turns: Sequence[tuple[str, str]] = ()) -> str:
         """The prompt of a question, after ``turns`` (role, text) that a row has put before it.
 
         Raises:
-            SettingError: there is no place for the turns.
+            SettingError: there is no place for the turns, or the chat template leaves out what is said.
         """
         examples = [pair for pair in self.examples if _words(pair[0]) != _words(question)]
         if not self.chat:
@@ -105,10 +111,28 @@ class PromptFormat:
             )
         except TemplateError as error:
             raise SettingError("prompt.chat", f"the chat template refuses: {error}", "change the messages") from error
+        for role in ("user", "system"):
+            for message in messages:
+                if message["role"] == role and not _within(message["content"], str(text)):
+                    raise _left_out(message)
         return str(text)
 
     def say(self, question: str) -> str:
         return self.template.replace("{prompt}", question)
+
+
+def _within(part: str, text: str) -> bool:
+    """Whether it stands there, however spaces and lines are broken."""
+    return part in text or " ".join(part.split()) in " ".join(text.split())
+
+
+def _left_out(message: dict[str, str]) -> SettingError:
+    shown = repr(message["content"] if len(message["content"]) <= 60 else f"{message['content'][:57]}…")
+    if message["role"] == "system":
+        fix = "leave prompt.system out, or use prompt.chat=false"
+        return SettingError("prompt.system", f"the chat template leaves out the system message {shown}", fix)
+    fix = "use prompt.chat=false, or a policy.path whose chat template says what the user says"
+    return SettingError("prompt.chat", f"the chat template leaves out what the user says, {shown}", fix)
 
 
 def _words(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 
-from oblr.data.formats import FORMATS, Rows, read_file
+from oblr.data.formats import FORMATS, Rows, read_file, records
 from oblr.errors import SettingError
 
 
@@ -46,4 +46,4 @@ def _data_set(path: str, name: str | None, split: str) -> Rows:
         where = "cannot be read" if Path(path).exists() else "is no file, and the hub does not give it out"
         raise SettingError("data.path", f"{title} {where}: {error}", "check name, split and network") from error
     assert isinstance(data, Dataset)
-    return Rows(data.to_list(), [f"{title} row {number}" for number in range(1, len(data) + 1)])
+    return Rows(records(data.with_format("arrow")[:]), [f"{title} row {number}" for number in range(1, len(data) + 1)])

@@ -34,8 +34,6 @@ class TableProblems:
             to read in prompt, answer or id, or with the id of another; a chat that the prompt has no place for.
     """
 
-    notes: Sequence[str] = ()
-
     def __init__(
         self,
         path: str,
@@ -55,9 +53,13 @@ class TableProblems:
         name_of_rows = title(path) or f"{Path(path).name}/{split}"
         self.problems: list[Problem] = []
         seen: dict[str, str] = {}
+        short: list[tuple[str, str]] = []  # answers in single precision, and as those print
         for number, (row, place) in enumerate(zip(rows.records, rows.places, strict=True)):
             found = {ours: cell(row, theirs, place) for ours, theirs in taken.items()}
-            answer = said(found.pop("answer"), taken["answer"], place, several=True)
+            whole = found.pop("answer")
+            answer = said(whole, taken["answer"], place, several=True)
+            if isinstance(whole, str | float) and answer != str(whole).strip():
+                short.append((str(whole), answer))
             if answer_after:
                 answer = said(answer.rpartition(answer_after)[2], taken["answer"], place)
             asked = found.pop("prompt")
@@ -79,6 +81,11 @@ class TableProblems:
             except SettingError as error:
                 raise SettingError(error.setting, f"{place}: {error.problem}", error.fix) from error
             self.problems.append(Problem(key, text, answer, row | found | {"question": question}))
+        self.notes = [
+            f"{name_of_rows}: {len(short):,} of {len(self.problems):,} answers are read as numbers of "
+            f"single precision: {before} as {after}, for one"
+            for before, after in short[:1]
+        ]
 
     def __len__(self) -> int:
         return len(self.problems)

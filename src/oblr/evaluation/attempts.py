@@ -8,11 +8,15 @@ from typing import Any, Protocol
 import rich
 from transformers import PreTrainedTokenizerBase
 
+from oblr.data.distinct import check_distinct
 from oblr.data.ends import stopped
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import SettingError
+from oblr.problem import UnsavedTokens
 from oblr.rewards.base import Reward
+from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
+from oblr.rewards.tryout import try_out
 from oblr.run.randomness import derived_seed
 from oblr.run.responses import verdict
 from oblr.types import Completion, Problem, Sampling
@@ -48,6 +52,23 @@ class Benchmark:
         """The processes that score; they start with the first response."""
         return RewardPool(self.reward)
 
+    @cached_property
+    def golds(self) -> Golds:
+        """The problems' answers as the reward takes them."""
+        return Golds(self.reward, self.pool, lambda text: UnsavedTokens(len(text)), self.prose == "keep")
+
+    def try_out(self, problems: Sequence[Problem], name: str, encode: Callable[[str], Sequence[int]]) -> list[str]:
+        """Lines on what :func:`~oblr.rewards.tryout.try_out` finds, and on problems that look the same.
+
+        Args:
+            problems: of :meth:`first`.
+            name: of the benchmark.
+            encode: token ids of a response.
+        """
+        self.golds.encode, setting = encode, f"benchmarks.{name}"
+        same = check_distinct(problems, [problem.prompt for problem in problems], setting)
+        return same + try_out(self.golds, problems, setting)
+
     def first(self, limit: int | None) -> list[Problem]:
         """Of the first ``limit`` problems, or all, those that the reward can judge.
 
@@ -64,8 +85,9 @@ class Benchmark:
             if problem.id in seen:
                 raise SettingError("benchmarks", f"two problems have the id {problem.id}", "give each its own")
             seen.add(problem.id)
-        judges = getattr(self.reward, "judges", None)
-        kept = problems if judges is None or self.prose == "keep" else [one for one in problems if judges(one)]
+        kept = problems
+        if (judges := getattr(self.reward, "judges", None)) is not None and self.prose != "keep":
+            kept = [one for one, read in zip(problems, self.golds.read(problems), strict=True) if judges(read)]
         if problems and not kept:
             raise SettingError(
                 "benchmarks",
@@ -212,7 +234,8 @@ def judge(
 ) -> list[Attempts]:
     """Score responses, as many to each problem and in the order of the problems."""
     n = len(texts) // len(problems)
-    scored = benchmark.pool.score([problem for problem in problems for _ in range(n)], texts, completions)
+    asked = benchmark.golds.read(problems)
+    scored = benchmark.pool.score([problem for problem in asked for _ in range(n)], texts, completions)
     answers = benchmark.answers(texts, completions)
     shares = [slice(start, start + n) for start in range(0, len(texts), n)]
     return [
@@ -228,5 +251,5 @@ def judge(
             [one.outcome for one in scored[share]],
             [one.parts for one in scored[share]],
         )
-        for problem, share in zip(problems, shares, strict=True)
+        for problem, share in zip(asked, shares, strict=True)
     ]

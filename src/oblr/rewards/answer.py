@@ -33,6 +33,10 @@ class AnswerFormat:
             return None
         return text.rpartition(self.marker)[2].strip()
 
+    def write(self, answer: str) -> str:
+        """A response that gives this answer."""
+        return f"{self.marker} {answer}"
+
 
 @dataclass(frozen=True)
 class BoxedFormat:
@@ -57,6 +61,10 @@ class BoxedFormat:
             return None
         line = text[marker.end() :].strip(_DECORATION).partition("\n")[0]
         return _SENTENCE_END.split(line, maxsplit=1)[0].strip(_DECORATION)
+
+    def write(self, answer: str) -> str:
+        """A response that gives this answer."""
+        return f"\\boxed{{{answer}}}"
 
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<box>\{)|(?P<bare>[^\s{}$\\A-Za-z]+))")

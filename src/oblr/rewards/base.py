@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 
 
@@ -39,23 +38,11 @@ def score(reward: Reward, problem: Problem, text: str, completion: Completion) -
         given = reward(problem, text, completion)
         parts = {name: float(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
         value = math.fsum(parts.values()) if isinstance(given, Mapping) else float(given)
-    except Exception as error:
+    except BaseException as error:  # sys.exit, KeyboardInterrupt and the like end this response, not the process
         raise RewardError(f"{name(reward)} raised {error!r:.200}") from error
     if not math.isfinite(value):
         raise RewardError(f"{name(reward)} gave {value}, which is not a finite number")
     return Score(value, parts)
-
-
-def try_out(reward: Reward, problem: Problem, token_ids: list[int]) -> None:
-    """Score the problem's own answer, which has these token ids.
-
-    Raises:
-        SettingError: that does not work.
-    """
-    try:
-        score(reward, problem, problem.answer, Completion(token_ids, [0.0] * len(token_ids), finished=True))
-    except RewardError as error:
-        raise SettingError("reward", f"{error}, on problem {problem.id}", "mend the reward") from error
 
 
 def name(reward: Reward) -> str:

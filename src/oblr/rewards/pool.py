@@ -13,34 +13,36 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe
 
 from oblr.errors import RunError, SettingError
-from oblr.problem import Completion, Problem
+from oblr.problem import Completion, Problem, Sealed
 from oblr.rewards.base import Reward
 from oblr.rewards.workers import Order, Outcome, Result
 
 log = logging.getLogger(__name__)
 KEEPER = "from oblr.rewards.workers import main; main()"
-#: Characters of a response that are scored, its last ones: answers stand at the end.
-LONGEST = 100_000
 #: Verdicts that are remembered.
 REMEMBERED = 65_536
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reward of a response, and its parts where it names them; 0 where it took too long or failed."""
+    """The reward of a response, and its parts where it names them; 0 where it took too long or failed.
+
+    ``problem`` is what went wrong, "" where nothing did.
+    """
 
     reward: float
     outcome: Outcome
     parts: dict[str, float] = field(default_factory=dict)
+    problem: str = field(default="", compare=False)
 
 
 class RewardPool:
     """Scores responses in worker processes, each response within a time limit and a memory limit.
 
     A worker that exceeds the time is killed and replaced, as is one that dies; the response gets 0 and is counted. Of
-    each kind of failure the first is a warning. Only the last ``LONGEST`` characters of a response are looked at.
-    Rewards that have a ``key(problem, text, completion)`` say by it what their verdict depends on: responses that
-    share it are scored once, and the last ``REMEMBERED`` verdicts are kept.
+    each kind of failure the first is a warning. A response is seen whole, however long it is. Rewards that have a
+    ``key(problem, text, completion)`` say by it what their verdict depends on: responses that share it are scored once,
+    and the last ``REMEMBERED`` verdicts are kept.
 
     Works from any thread, next to any engine: the workers come from a process that is started, not forked, and use no
     signals. They start with the first call, or with :meth:`start`, which does not wait for them.
@@ -93,29 +95,43 @@ class RewardPool:
     def score(
         self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
     ) -> list[Verdict]:
-        """A verdict per response, in order.
+        """A verdict per response, in order; failures are counted.
 
         Raises:
             SettingError: the reward cannot be loaded in another process.
             RunError: the processes end as soon as they are started.
         """
-        responses = [
-            (problem, text[-LONGEST:], completion)
-            for problem, text, completion in zip(problems, texts, completions, strict=True)
-        ]
-        keys: list[Hashable] = [_digest(self.key(*r)) if self.key else place for place, r in enumerate(responses)]
         with self.lock:
-            known = {key: self.cache[key] for key in keys if key in self.cache} if self.key else {}
-            new = {key: response for key, response in zip(keys, responses, strict=True) if key not in known}
-            results = self._score([pickle.dumps(response) for response in new.values()]) if new else []
-            for (key, (problem, *_)), result in zip(new.items(), results, strict=True):
-                known[key] = Verdict(result.score.value, result.outcome, result.score.parts)
-                self._warn(problem, result)
-            verdicts = [known[key] for key in keys]
+            verdicts = self._verdicts(problems, texts, completions)
             self.timeouts += sum(verdict.outcome == "timeout" for verdict in verdicts)
             self.errors += sum(verdict.outcome == "error" for verdict in verdicts)
-            if self.key:
-                self._remember(known)
+            for problem, verdict in zip(problems, verdicts, strict=True):
+                self._warn(problem, verdict)
+        return verdicts
+
+    def probe(
+        self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
+    ) -> list[Verdict]:
+        """As :meth:`score`, of responses that no policy has given: their failures are the caller's to tell."""
+        with self.lock:
+            return self._verdicts(problems, texts, completions)
+
+    def _verdicts(
+        self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
+    ) -> list[Verdict]:
+        responses = list(zip(problems, texts, completions, strict=True))
+        keys: list[Hashable] = [
+            _digest(self.key(*response)) if self.key and not isinstance(response[0], Sealed) else place
+            for place, response in enumerate(responses)
+        ]
+        known = {key: self.cache[key] for key in keys if key in self.cache} if self.key else {}
+        new = {key: response for key, response in zip(keys, responses, strict=True) if key not in known}
+        results = self._score([pickle.dumps(response) for response in new.values()]) if new else []
+        for key, result in zip(new, results, strict=True):
+            known[key] = Verdict(result.score.value, result.outcome, result.score.parts, result.problem)
+        verdicts = [known[key] for key in keys]
+        if self.key:
+            self._remember(known)
         return verdicts
 
     def _score(self, responses: list[bytes]) -> list[Result]:
@@ -135,17 +151,18 @@ class RewardPool:
     def _remember(self, verdicts: dict[Hashable, Verdict]) -> None:
         """The last ones that did not depend on the machine's load."""
         for key, verdict in verdicts.items():
-            if verdict.outcome == "scored":
+            if verdict.outcome == "scored" and isinstance(key, bytes):
                 self.cache[key] = verdict
                 self.cache.move_to_end(key)
         while len(self.cache) > REMEMBERED:
             self.cache.popitem(last=False)
 
-    def _warn(self, problem: Problem, result: Result) -> None:
-        kind = result.problem.partition("(")[0]  # an exception without its arguments
+    def _warn(self, problem: Problem, verdict: Verdict) -> None:
+        kind = verdict.problem.partition("(")[0]  # an exception without its arguments
         if kind and kind not in self.warned:
             self.warned.add(kind)
-            log.warning(f"a response to problem {problem.id} is scored 0 ({result.outcome}): {result.problem}")
+            scored = "" if verdict.outcome == "scored" else f"is scored 0 ({verdict.outcome})"
+            log.warning(f"a response to problem {problem.id} {scored or 'has its reward, but'}: {verdict.problem}")
 
     def close(self) -> None:
         """End the processes; the next call starts new ones."""

@@ -12,6 +12,7 @@ import pickle
 import resource
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from oblr.rewards.base import Reward, Score, score
+from oblr.rewards.base import Reward, Score, name, score
 from oblr.run.processes import die_with_parent
 
 Outcome = Literal["scored", "timeout", "error"]
@@ -29,7 +30,7 @@ NONE = Score(0.0, {})
 
 
 class Result(NamedTuple):
-    """``problem`` is what went wrong, "" where nothing did."""
+    """``problem`` is what went wrong, "" where nothing did; a response can be scored all the same."""
 
     score: Score
     outcome: Outcome
@@ -57,7 +58,7 @@ class Worker:
     """A forked process that scores one response at a time."""
 
     def __init__(self, reward: Reward, order: Order):
-        self.limit, self.item = order.timeout, -1
+        self.limit, self.item, self.name = order.timeout, -1, name(reward)
         self.connection, theirs = Pipe()
         self.process = get_context("fork").Process(
             target=_work, args=(theirs, reward, order.memory, os.getpid()), daemon=True
@@ -77,8 +78,8 @@ class Worker:
         except (EOFError, OSError):
             self.end()
             code = self.process.exitcode or 0
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-            return Result(NONE, "error", f"its process ended {how}")
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}, as by os._exit"
+            return Result(NONE, "error", f"the process of {self.name} ended {how}")
 
     def end(self) -> None:
         self.process.kill()
@@ -91,12 +92,16 @@ def _work(connection: Connection, reward: Reward, memory: int, parent: int) -> N
     own = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (own + memory, own + memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    failures: list[str] = []  # of threads that the reward has started
+    threading.excepthook = lambda failure: failures.append(f"{failure.exc_value!r:.200}")
     while True:
         response = connection.recv_bytes()
         try:
             result = Result(score(reward, *pickle.loads(response)), "scored")
         except Exception as error:
             result = Result(NONE, "error", str(error))
+        if failures and not result.problem:
+            result = result._replace(problem=f"a thread of {name(reward)} raised {failures.pop()}")
         connection.send(result)
 
 
@@ -155,11 +160,11 @@ def main() -> None:
         order: Order = run.recv()
         try:
             reward = pickle.loads(order.reward)
-        except Exception as error:
+            if hasattr(reward, "warm_up"):
+                reward.warm_up()
+        except BaseException as error:  # sys.exit at the end of its module, for one
             run.send(repr(error))
             return
-        if hasattr(reward, "warm_up"):
-            reward.warm_up()
         run.send(None)
         keeper = Keeper(run, reward, order)
         while True:

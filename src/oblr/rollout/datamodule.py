@@ -1,6 +1,8 @@
 """The data of an RL run: each epoch, new weights go into the engine and one batch of scored rollouts comes out."""
 
 import logging
+import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -10,11 +12,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from oblr.data.distinct import check_distinct
 from oblr.data.ends import check_stop, stopped
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
-from oblr.rewards.base import Reward, try_out
+from oblr.rewards.base import Reward
+from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
+from oblr.rewards.tryout import TRIED, try_out
 from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Engine, choose
 from oblr.rollout.readback import NotedWeights
@@ -31,6 +36,10 @@ WIND_UP = 30.0
 FAILURES = (EngineDiedError, StaleEngineError)
 #: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
 CHECKED = 20_000
+#: Seconds in which problems of a larger one are drawn for that.
+LOOK = 1.0
+#: Training problems in a row that may be held out; a search among endless ones would never end.
+PATIENCE = 20_000
 
 
 class ProblemSource(Protocol):
@@ -61,7 +70,8 @@ class RolloutDataModule(L.LightningDataModule):
         vocabulary: how many tokens the policy has an embedding of; None: as many as prompts have.
 
     Raises:
-        SettingError: a setting that cannot work, a prompt too long for the context, or a broken reward.
+        SettingError: a setting that cannot work, a prompt too long for the context, or problems that the policy cannot
+            tell apart.
     """
 
     def __init__(
@@ -110,15 +120,38 @@ class RolloutDataModule(L.LightningDataModule):
         self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
         self.clock = Stopwatch()
         self.weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
-        self._try_out()
         self.reward_pool = reward_pool(reward)
+        self.golds = Golds(reward, self.reward_pool, tokenizer.encode)
+        self.unpaid = 0  # problems of the last batch that no response can be paid for
+        self.warned = False  # of one of them
+        self.first = self._first()
+        for name, problems in (("data.train", self.first), ("data.held_out", self.held_out)):
+            self.notes += check_distinct(problems, [tuple(self.encode(problem)) for problem in problems], name)
 
-    def _try_out(self) -> None:
-        """Meet bad data and broken rewards now, not after the model has loaded."""
-        checked = len(self.train) if len(self.train) <= CHECKED else self.prompts_per_step
-        for problem in [*self.held_out, *(self.train[i] for i in range(checked))]:
-            self.encode(problem)
-        try_out(self.reward, problem, self.tokenizer.encode(problem.answer))
+    def _first(self) -> list[Problem]:
+        """All training problems where they are few; else those of the first step, and as many as can be had soon."""
+        if len(self.train) <= CHECKED:
+            return [self.train[i] for i in range(len(self.train))]
+        found, end = [self.train[i] for i in range(self.prompts_per_step)], time.monotonic() + LOOK
+        for place in random.Random(0).sample(range(CHECKED), TRIED):
+            if time.monotonic() > end:
+                break
+            found.append(self.train[place])
+        return found
+
+    def try_out(self) -> None:
+        """Meet broken rewards, and answers that they cannot pay, now and not after the model has loaded.
+
+        Raises:
+            SettingError: what :func:`~oblr.rewards.tryout.try_out` refuses; or there is no problem to train on.
+        """
+        if all(problem.prompt in self.held_out_prompts for problem in self.first):  # none may be left
+            next(self.next_problems())
+            self.position = 0
+        self.notes += try_out(self.golds, self.first, "data.train")
+        self.warned = any(not paid for _, paid in self.golds.known.values())  # the user has been told
+        self.notes += try_out(self.golds, self.held_out, "data.held_out")
+        self.held_out = self.golds.read(self.held_out)
 
     def setup(self, stage: str) -> None:
         self.reward_pool.start()
@@ -131,7 +164,7 @@ class RolloutDataModule(L.LightningDataModule):
         problems = list(self.next_problems())
         rank, ranks = self.run.global_rank, self.run.world_size
         share = len(problems) // ranks
-        mine = problems[rank * share :][:share]
+        mine = self._meant(problems[rank * share :][:share])
 
         def seeds(use: str) -> list[int]:
             return [derived_seed(use, self.seed, self.run.current_epoch, rank * share + q) for q in range(share)]
@@ -152,8 +185,23 @@ class RolloutDataModule(L.LightningDataModule):
             if problem.prompt not in self.held_out_prompts:
                 taken, skipped = taken + 1, 0
                 yield problem
-            elif (skipped := skipped + 1) == len(self.train):
-                raise SettingError("data.train", "every problem is held out", "use other problems for training")
+            elif (skipped := skipped + 1) == min(len(self.train), PATIENCE):
+                every = "every problem is" if skipped == len(self.train) else f"{skipped:,} problems in a row are"
+                raise SettingError(
+                    "data.train", f"{every} held out, as {problem.id}", "use other problems for training, or more kinds"
+                )
+
+    def _meant(self, problems: Sequence[Problem]) -> list[Problem]:
+        """With answers as the reward can pay them; of those that it cannot, the first is a warning."""
+        with self.clock.phase("reward"):
+            read = self.golds.read(problems)
+        unpaid = [problem for problem in problems if not self.golds.pays(problem)]
+        self.unpaid = len(unpaid)
+        if unpaid and not self.warned:
+            self.warned = True
+            first = unpaid[0]
+            log.warning(f"no response to problem {first.id} can be right: its answer is {first.answer!r:.80}")
+        return read
 
     def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seeds: Sequence[int]) -> list[Rollout]:
         """Sample and score ``sampling.n`` responses of the policy to each problem; all ranks call it together.
