@@ -12,7 +12,7 @@ from hydra.types import RunMode
 from pasted import commands
 
 from oblr import errors
-from oblr.commands.launch import composer, job_config
+from oblr.commands.compose import composer, job_config
 from oblr.settings.check import check_settings
 
 README = PAGES[0].read_text()

@@ -15,7 +15,8 @@ import yaml
 from conftest import ROOT, run_script
 
 from oblr.commands import sweep
-from oblr.commands.launch import RUN_FOLDER, one_line_errors
+from oblr.commands.compose import RUN_FOLDER
+from oblr.commands.launch import one_line_errors
 from oblr.errors import SettingError
 from oblr.run.provenance import revision, snapshot, write_finished
 from oblr.run.sweeps import write_table

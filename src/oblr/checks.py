@@ -1,5 +1,7 @@
 """What can be wrong with a run's settings and is cheap to find out, before a model loads or a file is written."""
 
+import copy
+import functools
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -7,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from oblr.baselines.base import Baseline
@@ -15,7 +18,7 @@ from oblr.losses.base import Loss
 from oblr.policy.adapter import LoRA
 from oblr.policy.loading import load_config
 from oblr.run.checkpoint import meta, shapes
-from oblr.run.manifest import by_age, is_complete
+from oblr.run.resumed import Difference, choose_checkpoint, differences, shown, unlike
 from oblr.schedules.base import Schedule
 from oblr.types import ResponseTokens
 
@@ -120,38 +123,69 @@ def find_checkpoint(
         base: what trained adapters belong to, see :attr:`PolicyModule.base`.
 
     Raises:
-        SettingError: it is missing, incomplete, not one of ours, or of another architecture, or its adapters are of
-            other weights.
+        SettingError: it is missing, incomplete, or its weights are of another policy, or of other adapters.
     """
-    if ckpt_path is None:
+    path = None if ckpt_path is None else choose_checkpoint(ckpt_path, folder)
+    if path is None:
         return None
-    if ckpt_path in ("last", "auto"):
-        whole = by_age(folder / "checkpoints")
-        if not whole and ckpt_path == "auto":
-            return None
-        if not whole:
-            raise SettingError("ckpt_path", f"{folder} has no checkpoint", "name another run with paths.output_dir")
-        path = whole[-1]
-    else:
-        path = Path(ckpt_path)
-    if not path.exists():
-        raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint, or last")
-    if not is_complete(path):
-        raise SettingError("ckpt_path", f"{path} is not a complete checkpoint", "give another, or last")
+    found = meta(path).get("oblr", {}).get("base", {})
+    for name in base.keys() & found.keys():
+        if found[name] != base[name]:
+            raise other_part(path, name, found[name], base[name])
     if shapes(path) != expected:
         raise SettingError(
             "ckpt_path",
             f"{path} belongs to a policy of another architecture, or of other adapters",
             "resume it with its own policy.path, policy.adapter and policy.lora",
         )
-    found = meta(path)["oblr"].get("base", {})
-    if differing := [name for name in base if found.get(name) != base[name]]:
-        raise SettingError(
-            "ckpt_path",
-            f"the adapters in {path} belong to {differing[0]}={found.get(differing[0])}, not {base[differing[0]]}",
-            "resume it with its own policy, for they mean nothing to another",
-        )
     return path
+
+
+def check_followed(
+    path: Path, now: DictConfig, schedule: Schedule, baseline: Baseline, base: Mapping[str, Any]
+) -> list[Difference]:
+    """Whether all that a checkpoint's run remembers means something to this one; returns where their settings differ.
+
+    Args:
+        now: this run's configuration.
+        schedule, baseline: its parts of these names.
+        base: see :attr:`PolicyModule.base`; :func:`find_checkpoint` has compared it.
+
+    Raises:
+        SettingError: names the first setting that another run's memory is of, see :mod:`oblr.run.resumed`.
+    """
+    everything = meta(path)
+    kept = everything["oblr"]
+    then = kept["run"]["config"]
+    like = copy.deepcopy(now)  # folders may have moved, and the policy has been found to be the same
+    for place in ("paths", "policy.path"):
+        OmegaConf.update(like, place, OmegaConf.select(OmegaConf.create(then), place), force_add=True)
+    here: Any = OmegaConf.to_container(like, resolve=True)
+    if "weights" in base and "weights" not in kept["base"] and now.policy.path != then["policy"]["path"]:
+        raise other_part(path, "policy.path", then["policy"]["path"], now.policy.path)
+    remembering = [("optimizer",), ("rollout", "train")]
+    parts: dict[str, Schedule | Baseline] = {"schedule": schedule, "baseline": baseline}
+    remembering += [(name,) for name, part in parts.items() if kept[name] or part.state_dict()]
+    watching = then["callbacks"].keys() & here["callbacks"].keys()
+    remembering += [("callbacks", name) for name in sorted(watching) if _class(then, name) in everything["callbacks"]]
+    for keys in remembering:
+        own, ours = (functools.reduce(lambda node, key: node[key], keys, config) for config in (then, here))
+        if found := unlike(own, ours, ".".join(keys)):
+            raise other_part(path, *found)
+    return list(differences(kept["run"]["told"], OmegaConf.to_container(now, resolve=False)))
+
+
+def _class(config: Mapping[str, Any], callback: str) -> str:
+    """As Lightning names what a callback remembers."""
+    return str(config["callbacks"][callback]["_target_"]).rpartition(".")[2]
+
+
+def other_part(path: Path, name: str, kept: Any, now: Any) -> SettingError:
+    return SettingError(
+        "ckpt_path",
+        f"{path} was made with {name}={shown(kept)}, not {shown(now)}, and what it remembers is of no use there",
+        "leave that as it was, or begin another run without ckpt_path",
+    )
 
 
 def count_ranks(devices: Any, num_nodes: int) -> int:

@@ -12,7 +12,8 @@ import hydra
 from hydra.types import RunMode
 
 from oblr.checks import check_engine, check_policy
-from oblr.commands.launch import composer, job_config, settle
+from oblr.commands.compose import composer, job_config
+from oblr.commands.launch import settle
 
 
 def serve(host: str, port: int, overrides: Sequence[str]) -> None:

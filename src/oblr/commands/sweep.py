@@ -18,7 +18,8 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from oblr.commands.launch import RUN_FOLDER, composer, job_config, settle
+from oblr.commands.compose import RUN_FOLDER, composer, job_config
+from oblr.commands.launch import settle
 from oblr.errors import SettingError
 from oblr.run.places import CODE, INSTALLED
 from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table

@@ -21,6 +21,7 @@ from oblr.checks import (
     check_batch,
     check_engine,
     check_folder,
+    check_followed,
     check_loss,
     check_machine,
     check_policy,
@@ -28,15 +29,17 @@ from oblr.checks import (
     trained,
 )
 from oblr.commands.changed import changed, changes_table, own_settings
-from oblr.commands.launch import RUN_FOLDER, RUN_PROCESS
+from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS
 from oblr.commands.plan import show_plan
+from oblr.commands.resume import told as overrides_told
 from oblr.data.ends import end_tokens
-from oblr.policy.loading import load_tokenizer
+from oblr.policy.loading import identity, load_tokenizer
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
+from oblr.run.resumed import shown
 from oblr.run.terminal import quiet_terminal
 from oblr.settings.check import leaves
 
@@ -57,8 +60,18 @@ def main(cfg: DictConfig) -> None:
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     tokenizer = load_tokenizer(cfg.policy.path)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
-    checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
     end_ids = end_tokens(cfg.policy.path, tokenizer)
+    policy.identity = identity(config, tokenizer, end_ids)
+    policy.run = {
+        "overrides": overrides_told(),
+        "told": told,
+        "config": OmegaConf.to_container(cfg, resolve=True),
+    }
+    checkpoint, differing = None, []
+    if cfg.ckpt_path is not None:
+        checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
+    if checkpoint is not None:
+        differing = check_followed(checkpoint, cfg, policy.schedule, policy.baseline, policy.base)
     datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, end_ids=end_ids, _convert_="all")
     check_batch(
         policy.baseline,
@@ -91,7 +104,9 @@ def main(cfg: DictConfig) -> None:
             own.log_hyperparams(compared(cfg))
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
-            rich.print(f"resuming    {checkpoint}")
+            rich.print(f"resuming    {escape(str(checkpoint))}")
+            for path, before, now in differing:
+                rich.print(escape(f"changed     {path}: {shown(before)} → {shown(now)}"))
         with watched(lambda: getattr(trainer.strategy.launcher, "procs", []), folder):
             trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         del os.environ[RUN_FOLDER], os.environ[RUN_PROCESS]
