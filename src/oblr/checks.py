@@ -1,7 +1,5 @@
 """What can be wrong with a run's settings and is cheap to find out, before a model loads or a file is written."""
 
-import copy
-import functools
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -9,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from oblr.baselines.base import Baseline
@@ -17,8 +14,9 @@ from oblr.errors import SettingError
 from oblr.losses.base import Loss
 from oblr.policy.adapter import LoRA
 from oblr.policy.loading import load_config
+from oblr.policy.step import PolicyModule
 from oblr.run.checkpoint import meta, shapes
-from oblr.run.resumed import Difference, choose_checkpoint, differences, shown, unlike
+from oblr.run.resumed import Difference, at, choose_checkpoint, differences, shown, unlike
 from oblr.schedules.base import Schedule
 from oblr.types import ResponseTokens
 
@@ -141,38 +139,36 @@ def find_checkpoint(
     return path
 
 
-def check_followed(
-    path: Path, now: DictConfig, schedule: Schedule, baseline: Baseline, base: Mapping[str, Any]
-) -> list[Difference]:
+def check_followed(path: Path, policy: PolicyModule, now: Mapping[str, Any]) -> list[Difference]:
     """Whether all that a checkpoint's run remembers means something to this one; returns where their settings differ.
 
+    What follows from another difference is none of its own.
+
     Args:
-        now: this run's configuration.
-        schedule, baseline: its parts of these names.
-        base: see :attr:`PolicyModule.base`; :func:`find_checkpoint` has compared it.
+        policy: this run's; :func:`find_checkpoint` has found that the weights are of one like it.
+        now: this run's configuration, resolved where folders and the policy lie as they did for that run.
 
     Raises:
         SettingError: names the first setting that another run's memory is of, see :mod:`oblr.run.resumed`.
     """
     everything = meta(path)
-    kept = everything["oblr"]
-    then = kept["run"]["config"]
-    like = copy.deepcopy(now)  # folders may have moved, and the policy has been found to be the same
-    for place in ("paths", "policy.path"):
-        OmegaConf.update(like, place, OmegaConf.select(OmegaConf.create(then), place), force_add=True)
-    here: Any = OmegaConf.to_container(like, resolve=True)
-    if "weights" in base and "weights" not in kept["base"] and now.policy.path != then["policy"]["path"]:
-        raise other_part(path, "policy.path", then["policy"]["path"], now.policy.path)
-    remembering = [("optimizer",), ("rollout", "train")]
-    parts: dict[str, Schedule | Baseline] = {"schedule": schedule, "baseline": baseline}
-    remembering += [(name,) for name, part in parts.items() if kept[name] or part.state_dict()]
-    watching = then["callbacks"].keys() & here["callbacks"].keys()
-    remembering += [("callbacks", name) for name in sorted(watching) if _class(then, name) in everything["callbacks"]]
-    for keys in remembering:
-        own, ours = (functools.reduce(lambda node, key: node[key], keys, config) for config in (then, here))
-        if found := unlike(own, ours, ".".join(keys)):
-            raise other_part(path, *found)
-    return list(differences(kept["run"]["told"], OmegaConf.to_container(now, resolve=False)))
+    kept = everything.get("oblr", {})
+    if not kept.get("run"):
+        problem = f"{path} does not say what it was made with: it is of an earlier version"
+        raise SettingError("ckpt_path", problem, "go on with the code that has written it")
+    then, told, own = kept["run"]["config"], kept["run"]["told"], policy.run
+    if "weights" in policy.base and "weights" not in kept["base"] and policy.path != then["policy"]["path"]:
+        raise other_part(path, "policy.path", then["policy"]["path"], policy.path)
+    parts: dict[str, Schedule | Baseline] = {"schedule": policy.schedule, "baseline": policy.baseline}
+    remembering = ["optimizer", "rollout.train"]
+    remembering += [name for name, part in parts.items() if kept[name] or part.state_dict()]
+    watching = then["callbacks"].keys() & now["callbacks"].keys()
+    remembering += [f"callbacks.{name}" for name in sorted(watching) if _class(then, name) in everything["callbacks"]]
+    for name in remembering:
+        if found := unlike(at(then, name), at(now, name), name):
+            name, *values = found
+            raise other_part(path, name.replace("rollout.train", "data.train"), *values)
+    return [(name, at(then, name), at(own["config"], name)) for name, *_ in differences(told, own["told"])]
 
 
 def _class(config: Mapping[str, Any], callback: str) -> str:

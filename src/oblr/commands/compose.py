@@ -65,6 +65,16 @@ def compose(config_name: str, overrides: Sequence[str], mode: RunMode) -> DictCo
     return cfg
 
 
+def processes(cfg: DictConfig) -> tuple[int, int]:
+    """Of a script: how many on each machine, and how many machines."""
+    devices, nodes = OmegaConf.select(cfg, "trainer.devices"), OmegaConf.select(cfg, "trainer.num_nodes")
+    if devices == "auto":
+        import torch  # takes seconds, and nothing else says how many there are
+
+        devices = max(torch.cuda.device_count(), 1)
+    return len(devices) if OmegaConf.is_list(devices) else devices or 1, nodes or 1
+
+
 def job_config(cfg: DictConfig) -> DictConfig:
     """Without ``hydra``."""
     return OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])

@@ -21,9 +21,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.commands.compose import composer, job_config, register_resolvers
+from oblr.commands.compose import RUN_PROCESS, composer, job_config, processes, register_resolvers
 from oblr.commands.resume import locates, resumed, resuming, told
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
+from oblr.run.launchers import find_world
 from oblr.run.moved import renewed
 from oblr.run.places import CONF, with_page
 from oblr.run.terminal import print_error, print_warning
@@ -69,6 +70,8 @@ def settle(cfg: DictConfig, script: str) -> None:
             settle(of_one, script)
         return
     check_settings(cfg, script)
+    if RUN_PROCESS not in os.environ:  # another rank of the run has started this process
+        find_world(os.environ, *processes(cfg))
     if script == "train" and not cfg.plan:  # a plan knows some models itself
         find_model("policy.path", cfg.policy.path)
     if script == "eval" and cfg.compare is None and cfg.rescore is None and cfg.model != "last":

@@ -6,6 +6,7 @@ those of then, the run keeps what it had.
 """
 
 import argparse
+import copy
 import os
 import re
 from collections.abc import Sequence
@@ -66,8 +67,7 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
         cfg: composed of ``typed``, or of as much of it as tells where the run lies.
 
     Raises:
-        SettingError: there is no such checkpoint, or it does not say what it was made with, or this version does not
-            have its settings.
+        SettingError: there is no such checkpoint, or this version does not have its settings.
     """
     asked = OmegaConf.select(cfg, "ckpt_path")
     if not isinstance(asked, str):
@@ -79,9 +79,8 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
     from oblr.run.checkpoint import meta  # loads torch, which a run that begins need not wait for
 
     kept = meta(checkpoint).get("oblr", {}).get("run")
-    if not kept:
-        problem = f"{checkpoint} does not say what it was made with: it is of an earlier version"
-        raise SettingError("ckpt_path", problem, "go on with the code that has written it")
+    if not kept:  # which is said where it is known whose checkpoint this is
+        return job_config(compose("train", typed, RunMode.RUN))
     own = [str(override.input_line) for override in _of_run(kept["overrides"])]
     before = compose("train", own, RunMode.RUN)
     now = compose("train", together(own, typed, before.hydra.runtime.choices), RunMode.RUN)
@@ -95,6 +94,20 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
         OmegaConf.update(cfg, "paths.output_dir", str(folder))
     OmegaConf.update(cfg, "ckpt_path", str(checkpoint))
     return cfg
+
+
+def where_it_was(cfg: DictConfig, checkpoint: Path) -> dict[str, Any]:
+    """The configuration resolved, had folders and policy the places that they had when the checkpoint was made.
+
+    Places may have changed, which is no difference: what the policy is has been compared.
+    """
+    from oblr.run.checkpoint import meta
+
+    then, like = meta(checkpoint).get("oblr", {}).get("run", {}).get("config"), copy.deepcopy(cfg)
+    if then:
+        like.paths = then["paths"]
+        like.policy.path = then["policy"]["path"]
+    return OmegaConf.to_container(like, resolve=True)  # type: ignore[return-value]
 
 
 def _folder(cfg: DictConfig, asked: str, typed: Sequence[str]) -> Path:

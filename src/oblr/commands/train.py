@@ -8,8 +8,9 @@ from typing import Any
 import hydra
 import lightning as L
 import rich
+from lightning.fabric.plugins.environments import ClusterEnvironment
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
@@ -29,13 +30,15 @@ from oblr.checks import (
     trained,
 )
 from oblr.commands.changed import changed, changes_table, own_settings
-from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS
+from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS, processes
 from oblr.commands.plan import show_plan
 from oblr.commands.resume import told as overrides_told
+from oblr.commands.resume import where_it_was
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import identity, load_tokenizer
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
+from oblr.run.launchers import find_world
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
@@ -71,7 +74,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.ckpt_path is not None:
         checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
     if checkpoint is not None:
-        differing = check_followed(checkpoint, cfg, policy.schedule, policy.baseline, policy.base)
+        differing = check_followed(checkpoint, policy, where_it_was(cfg, checkpoint))
     datamodule = hydra.utils.instantiate(cfg.rollout, tokenizer=tokenizer, end_ids=end_ids, _convert_="all")
     check_batch(
         policy.baseline,
@@ -138,8 +141,15 @@ def build_trainer(cfg: DictConfig) -> L.Trainer:
     loggers: list[Logger] = [RunRecord(cfg.paths.output_dir)]
     if cfg.logger:
         loggers.append(hydra.utils.instantiate(cfg.logger, _convert_="all"))
-    # GracefulStop requeues, after the step; Lightning would do it in the middle of one.
-    plugins = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None
     return hydra.utils.instantiate(
-        cfg.trainer, callbacks=list(callbacks.values()), logger=loggers, plugins=plugins, _convert_="all"
+        cfg.trainer, callbacks=list(callbacks.values()), logger=loggers, plugins=[started_by(cfg)], _convert_="all"
     )
+
+
+def started_by(cfg: DictConfig) -> ClusterEnvironment:
+    """Whom Lightning asks about the other processes of the run: it would guess from variables that mean nothing."""
+    world = None if RUN_PROCESS in os.environ else find_world(os.environ, *processes(cfg))
+    if world == "srun":
+        return SLURMEnvironment(auto_requeue=False)  # GracefulStop does, after the step; it would in the midst of one
+    elastic = world == "torchrun" and TorchElasticEnvironment.detect()
+    return TorchElasticEnvironment() if elastic else LightningEnvironment()

@@ -54,6 +54,13 @@ def differences(before: Any, now: Any, path: str = "") -> Iterator[Difference]:
             yield from differences(before.get(key, ABSENT), now.get(key, ABSENT), own)
 
 
+def at(config: Any, path: str) -> Any:
+    """The value of a setting ``a.b.c``; :data:`ABSENT` where there is none."""
+    for key in path.split("."):
+        config = config.get(key, ABSENT) if isinstance(config, Mapping) else ABSENT
+    return config
+
+
 def shown(value: Any) -> str:
     """A value in a few words: of a section its class."""
     if isinstance(value, Mapping):
