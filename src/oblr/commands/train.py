@@ -36,6 +36,7 @@ from oblr.commands.resume import told as overrides_told
 from oblr.commands.resume import where_it_was
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import identity, load_tokenizer
+from oblr.policy.step import PolicyModule
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
 from oblr.run.launchers import find_world
@@ -62,14 +63,8 @@ def main(cfg: DictConfig) -> None:
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     tokenizer = load_tokenizer(cfg.policy.path)
-    policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     end_ids = end_tokens(cfg.policy.path, tokenizer)
-    policy.identity = identity(config, tokenizer, end_ids)
-    policy.run = {
-        "overrides": overrides_told(),
-        "told": told,
-        "config": OmegaConf.to_container(cfg, resolve=True),
-    }
+    policy = make_policy(cfg, identity(config, tokenizer, end_ids))
     checkpoint, differing = None, []
     if cfg.ckpt_path is not None:
         checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
@@ -122,6 +117,14 @@ def main(cfg: DictConfig) -> None:
         if first:
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
             rich.print(f"report      {write_report(folder, [read_run(folder)])}")
+
+
+def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:
+    """The policy, whose checkpoints will say what the run was made with; ``own`` tells it from others."""
+    policy: PolicyModule = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    told, config = (OmegaConf.to_container(cfg, resolve=resolve) for resolve in (False, True))
+    policy.identity, policy.run = own, {"overrides": overrides_told(), "told": told, "config": config}
+    return policy
 
 
 def compared(cfg: DictConfig) -> dict[str, Any]:
