@@ -63,4 +63,8 @@ class GracefulStop(Callback):
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
         except (OSError, subprocess.SubprocessError) as error:  # in a container there may be none
             said = getattr(error, "stderr", None) or str(error)
-            log.warning("job %s is not queued again: %s (submit it anew, with ckpt_path=CHECKPOINT)", job, " ".join(said.split()))
+            log.warning(
+                "job %s is not queued again: %s (submit it anew, with ckpt_path=CHECKPOINT)",
+                job,
+                " ".join(said.split()),
+            )

@@ -1,5 +1,6 @@
 """``src/train.py``: train a policy."""
 
+import copy
 import os
 import sys
 from pathlib import Path
@@ -121,7 +122,8 @@ def main(cfg: DictConfig) -> None:
 
 def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:
     """The policy, whose checkpoints will say what the run was made with; ``own`` tells it from others."""
-    policy: PolicyModule = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    own_copy = copy.deepcopy(cfg)  # Hydra puts values in place of what refers to them
+    policy: PolicyModule = hydra.utils.instantiate(own_copy.policy, _convert_="all")
     told, config = (OmegaConf.to_container(cfg, resolve=resolve) for resolve in (False, True))
     policy.identity, policy.run = own, {"overrides": overrides_told(), "told": told, "config": config}
     return policy

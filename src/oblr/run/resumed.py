@@ -121,4 +121,4 @@ def _class(section: Mapping[str, Any]) -> str | None:
 
 
 def _value(value: Any, path: str) -> Any:
-    return renewed(str(value)) if path.endswith("_target_") else value
+    return renewed(str(value)) if path.endswith("_target_") else (isinstance(value, bool), value)  # True == 1
