@@ -30,6 +30,7 @@ NAMES = [
     "ranks",
     "ratios",
     "results",
+    "resumed",
     "rewards",
     "roofline",
     "scaling",
