@@ -24,7 +24,7 @@ from report import ROOT, Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
-from oblr.commands.launch import register_resolvers
+from oblr.commands.compose import register_resolvers
 from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss

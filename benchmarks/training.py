@@ -23,7 +23,7 @@ from callbacks.grad_stats import GradStats
 from callbacks.observer import Observer, rollout_data
 from oblr.baselines.base import all_groups
 from oblr.baselines.rloo import RLOOBaseline
-from oblr.commands.launch import register_resolvers
+from oblr.commands.compose import register_resolvers
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule

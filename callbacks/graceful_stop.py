@@ -13,6 +13,8 @@ from oblr.run.ranks import of_run
 log = logging.getLogger(__name__)
 #: What asks a run to end. SLURM sends the last two before it takes the machine away.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+#: Seconds that SLURM's controller has for an answer: what asked the run to end will kill it soon.
+PATIENCE = 60
 
 
 class GracefulStop(Callback):
@@ -54,8 +56,15 @@ class GracefulStop(Callback):
         asked = self.received in (signal.SIGTERM, signal.SIGUSR1)
         if job is None or not asked or os.environ.get("SLURM_PROCID", "0") != "0":
             return
-        if "SLURM_ARRAY_JOB_ID" in os.environ:
+        if {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
             job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-        result = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True)
-        if result.returncode:
-            log.warning("job %s could not be requeued: %s", job, result.stderr.strip())
+        try:
+            command = ["scontrol", "requeue", job]
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+        except (OSError, subprocess.SubprocessError) as error:  # in a container there may be none
+            said = getattr(error, "stderr", None) or str(error)
+            log.warning(
+                "job %s is not queued again: %s (submit it anew, with ckpt_path=CHECKPOINT)",
+                job,
+                " ".join(said.split()),
+            )

@@ -14,7 +14,8 @@ from hydra.types import RunMode
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from oblr.commands import sweep
-from oblr.commands.launch import composer, job_config, launch, one_line_errors
+from oblr.commands.compose import composer, job_config
+from oblr.commands.launch import launch, one_line_errors
 from oblr.settings.check import SECTIONS, settings
 
 #: How each script is started where all is well.

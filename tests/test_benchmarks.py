@@ -31,6 +31,7 @@ NAMES = [
     "ranks",
     "ratios",
     "results",
+    "resumed",
     "rewards",
     "roofline",
     "scaling",

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oblr.commands.changed import changed, changes_table
-from oblr.commands.launch import composer, job_config
+from oblr.commands.compose import composer, job_config
 
 
 def changes(*overrides: str):

@@ -14,7 +14,7 @@ from test_composition import GROUPS as RUN
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.checks import check_engine
-from oblr.commands.launch import register_resolvers
+from oblr.commands.compose import register_resolvers
 from oblr.errors import SettingError
 from oblr.policy.loading import load_config
 from oblr.schedules.snr import SNRSchedule

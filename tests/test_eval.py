@@ -20,7 +20,8 @@ from test_bad_input import check
 
 from callbacks.record import read_curves
 from oblr.commands import evaluate as script
-from oblr.commands.launch import register_resolvers, settle
+from oblr.commands.compose import register_resolvers
+from oblr.commands.launch import settle
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.rewards.answer import AnswerFormat

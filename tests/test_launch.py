@@ -4,7 +4,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
 
-from oblr.commands import launch
+from oblr.commands import compose, launch
 from oblr.errors import SettingError
 from oblr.run.checkpoint import save
 
@@ -16,24 +16,24 @@ def checkpoint(folder):
 
 
 def test_a_run_gets_a_folder_of_its_own():
-    assert launch.run_folder("runs/x", None).startswith("runs/x/20")
+    assert compose.run_folder("runs/x", None).startswith("runs/x/20")
 
 
 def test_last_is_the_run_whose_checkpoint_was_written_last(tmp_path):
     checkpoint(tmp_path / "b")
     checkpoint(tmp_path / "a")
     (tmp_path / "c").mkdir()  # started, and never saved
-    assert launch.run_folder(str(tmp_path), "last") == str(tmp_path / "a")
+    assert compose.run_folder(str(tmp_path), "last") == str(tmp_path / "a")
 
 
 def test_nothing_to_resume(tmp_path):
     with pytest.raises(SettingError, match=r"^ckpt_path: "):
-        launch.run_folder(str(tmp_path), "last")
+        compose.run_folder(str(tmp_path), "last")
 
 
 def test_processes_of_one_run_share_its_folder(monkeypatch):
-    monkeypatch.setenv(launch.RUN_FOLDER, "runs/x/shared")
-    assert launch.run_folder("runs/x", None) == "runs/x/shared"
+    monkeypatch.setenv(compose.RUN_FOLDER, "runs/x/shared")
+    assert compose.run_folder("runs/x", None) == "runs/x/shared"
 
 
 def test_faults_of_the_program_are_not_made_into_one_line():

@@ -13,7 +13,7 @@ from pasted import code, commands
 
 from callbacks.record import read_curves
 from oblr import errors
-from oblr.commands.launch import composer, job_config
+from oblr.commands.compose import composer, job_config
 from oblr.settings.check import check_settings
 
 README = PAGES[0].read_text()

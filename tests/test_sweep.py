@@ -15,7 +15,8 @@ import yaml
 from conftest import ROOT, run_script
 
 from oblr.commands import sweep
-from oblr.commands.launch import RUN_FOLDER, one_line_errors
+from oblr.commands.compose import RUN_FOLDER
+from oblr.commands.launch import one_line_errors
 from oblr.errors import SettingError
 from oblr.run.provenance import revision, snapshot, write_finished
 from oblr.run.sweeps import write_table
@@ -147,6 +148,17 @@ def test_finished_runs_are_not_run_again(compose, monkeypatch, capsys):
     assert sweep.run_all(tasks) == []
     assert ran == [tasks[1], tasks[3]]
     assert "task 1: seed=1 baseline=opo (2 of 4)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", [128 + signal.SIGUSR1, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1])
+def test_a_run_that_was_told_to_stop_ends_the_sweep(compose, monkeypatch, status):
+    """SLURM's warning too: the machine is about to go, and the next run would be killed."""
+    ran = []
+    monkeypatch.setattr(sweep, "run", lambda task: ran.append(task) or status)
+    with pytest.raises(SystemExit) as ended:
+        sweep.run_all(compose(*SWEEP))
+    assert ended.value.code == (status if status > 0 else 128 - status)
+    assert len(ran) == 1
 
 
 def test_a_task_of_an_array_becomes_its_run_or_is_finished(compose, monkeypatch, capsys):

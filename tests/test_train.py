@@ -160,8 +160,10 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
     assert train("steps=4", *overrides, folder="whole").returncode == 0
     assert train("steps=2", *overrides, folder="parts").returncode == 0
     second = weights(tmp_path / "parts")
-    resumed = train("steps=4", "ckpt_path=last", *overrides, folder="parts")
+    place = f"paths.output_dir={tmp_path / 'parts'}"
+    resumed = run_script("train.py", "steps=4", "ckpt_path=last", place)
     assert resumed.returncode == 0, resumed.stderr
+    assert [line for line in resumed.stdout.splitlines() if line.startswith("changed ")] == ["changed     steps: 2 → 4"]
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert not same(second, weights(tmp_path / "parts"))
     once, twice = ({path.name for path in (tmp_path / name).iterdir()} for name in ("whole", "parts"))
@@ -178,7 +180,7 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
         assert whole == parts
         assert len(whole) == 32
     if adapter == "lora":
-        other = train("steps=6", "ckpt_path=last", "policy.lora.alpha=3", *overrides, folder="parts")
+        other = run_script("train.py", "steps=6", "ckpt_path=last", "policy.lora.alpha=3", place)
         assert other.returncode == 2
         assert "ckpt_path" in other.stderr
         assert "policy.lora.alpha=64.0, not 3.0" in other.stderr

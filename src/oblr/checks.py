@@ -17,8 +17,9 @@ from oblr.policy.export import try_export
 from oblr.policy.fit import check_vocabulary, check_weights, without_numbers
 from oblr.policy.loading import load_config
 from oblr.policy.positions import check_lengths
+from oblr.policy.step import PolicyModule
 from oblr.run.checkpoint import meta, shapes
-from oblr.run.manifest import by_age, is_complete
+from oblr.run.resumed import Difference, at, choose_checkpoint, differences, shown, unlike
 from oblr.schedules.base import Schedule
 from oblr.types import ResponseTokens
 
@@ -156,38 +157,67 @@ def find_checkpoint(
         base: what trained adapters belong to, see :attr:`PolicyModule.base`.
 
     Raises:
-        SettingError: it is missing, incomplete, not one of ours, or of another architecture, or its adapters are of
-            other weights.
+        SettingError: it is missing, incomplete, or its weights are of another policy, or of other adapters.
     """
-    if ckpt_path is None:
+    path = None if ckpt_path is None else choose_checkpoint(ckpt_path, folder)
+    if path is None:
         return None
-    if ckpt_path in ("last", "auto"):
-        whole = by_age(folder / "checkpoints")
-        if not whole and ckpt_path == "auto":
-            return None
-        if not whole:
-            raise SettingError("ckpt_path", f"{folder} has no checkpoint", "name another run with paths.output_dir")
-        path = whole[-1]
-    else:
-        path = Path(ckpt_path)
-    if not path.exists():
-        raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint, or last")
-    if not is_complete(path):
-        raise SettingError("ckpt_path", f"{path} is not a complete checkpoint", "give another, or last")
+    found = meta(path).get("oblr", {}).get("base", {})
+    for name in base.keys() & found.keys():
+        if found[name] != base[name]:
+            raise other_part(path, name, found[name], base[name])
     if shapes(path) != expected:
         raise SettingError(
             "ckpt_path",
             f"{path} belongs to a policy of another architecture, or of other adapters",
             "resume it with its own policy.path, policy.adapter and policy.lora",
         )
-    found = meta(path)["oblr"].get("base", {})
-    if differing := [name for name in base if found.get(name) != base[name]]:
-        raise SettingError(
-            "ckpt_path",
-            f"the adapters in {path} belong to {differing[0]}={found.get(differing[0])}, not {base[differing[0]]}",
-            "resume it with its own policy, for they mean nothing to another",
-        )
     return path
+
+
+def check_followed(path: Path, policy: PolicyModule, now: Mapping[str, Any]) -> list[Difference]:
+    """Whether all that a checkpoint's run remembers means something to this one; returns where their settings differ.
+
+    What follows from another difference is none of its own.
+
+    Args:
+        policy: this run's; :func:`find_checkpoint` has found that the weights are of one like it.
+        now: this run's configuration, resolved where folders and the policy lie as they did for that run.
+
+    Raises:
+        SettingError: names the first setting that another run's memory is of, see :mod:`oblr.run.resumed`.
+    """
+    everything = meta(path)
+    kept = everything.get("oblr", {})
+    if not kept.get("run"):
+        problem = f"{path} does not say what it was made with: it is of an earlier version"
+        raise SettingError("ckpt_path", problem, "go on with the code that has written it")
+    then, told, own = kept["run"]["config"], kept["run"]["told"], policy.run
+    if "weights" in policy.base and "weights" not in kept["base"] and policy.path != then["policy"]["path"]:
+        raise other_part(path, "policy.path", then["policy"]["path"], policy.path)
+    parts: dict[str, Schedule | Baseline] = {"schedule": policy.schedule, "baseline": policy.baseline}
+    remembering = ["optimizer", "rollout.train"]
+    remembering += [name for name, part in parts.items() if kept[name] or part.state_dict()]
+    watching = then["callbacks"].keys() & now["callbacks"].keys()
+    remembering += [f"callbacks.{name}" for name in sorted(watching) if _class(then, name) in everything["callbacks"]]
+    for name in remembering:
+        if found := unlike(at(then, name), at(now, name), name):
+            name, *values = found
+            raise other_part(path, name.replace("rollout.train", "data.train"), *values)
+    return [(name, at(then, name), at(own["config"], name)) for name, *_ in differences(told, own["told"])]
+
+
+def _class(config: Mapping[str, Any], callback: str) -> str:
+    """As Lightning names what a callback remembers."""
+    return str(config["callbacks"][callback]["_target_"]).rpartition(".")[2]
+
+
+def other_part(path: Path, name: str, kept: Any, now: Any) -> SettingError:
+    return SettingError(
+        "ckpt_path",
+        f"{path} was made with {name}={shown(kept)}, not {shown(now)}, and what it remembers is of no use there",
+        "leave that as it was, or begin another run without ckpt_path",
+    )
 
 
 def count_ranks(devices: Any, num_nodes: int) -> int:

@@ -8,7 +8,7 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from oblr.commands.launch import register_resolvers
+from oblr.commands.compose import register_resolvers
 
 SHARED = "A farmer has twelve hens and each of them lays two eggs every single day"
 #: id → configuration, and of each split its rows, of which ``?`` is the number

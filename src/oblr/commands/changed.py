@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from rich.markup import escape
 from rich.table import Table
 
-from oblr.commands.launch import job_config
+from oblr.commands.compose import job_config
 from oblr.run.sweeps import PLACES, flat
 
 

@@ -10,63 +10,30 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 
 import hydra
 import rich
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from oblr.commands.compose import RUN_PROCESS, composer, job_config, processes, register_resolvers
+from oblr.commands.resume import locates, resumed, resuming, told
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
-from oblr.run.manifest import by_age
+from oblr.run.launchers import find_world
 from oblr.run.moved import renewed
-from oblr.run.places import CONF, ROOT, models_of, with_page
+from oblr.run.places import CONF, with_page
 from oblr.run.terminal import print_error, print_warning
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
 
-
-def newest_run(runs: str) -> str:
-    """The run folder below ``runs`` that has the newest complete checkpoint."""
-    checkpoints = [path for folder in Path(runs).glob("*/checkpoints") for path in by_age(folder)]
-    if not checkpoints:
-        raise SettingError("ckpt_path", f"no run below {runs} has a checkpoint to resume", "start without ckpt_path")
-    return str(max(checkpoints, key=lambda path: path.stat().st_mtime_ns).parent.parent)
-
-
-#: Tells the processes that a run starts on the other devices of its node where its folder is.
-RUN_FOLDER = "OBLR_RUN_FOLDER"
-#: … and which process has started them.
-RUN_PROCESS = "OBLR_RUN_PROCESS"
-
-
 #: Packages that may end the program, and modules that others end it with.
 OURS, ENDING = {"__main__", "oblr", "callbacks", "hydra"}, {"_sitebuiltins", "argparse"}
-
-
-def run_folder(runs: str, ckpt_path: str | None) -> str:
-    """A new folder below ``runs``, or the newest one with a checkpoint where that is to be resumed."""
-    if RUN_FOLDER in os.environ:
-        return os.environ[RUN_FOLDER]
-    return newest_run(runs) if ckpt_path == "last" else f"{runs}/{datetime.now():%Y-%m-%d_%H-%M-%S}"
-
-
-def register_resolvers() -> None:
-    """Functions that the configuration files call."""
-    OmegaConf.register_new_resolver("root", lambda: str(ROOT), replace=True)
-    OmegaConf.register_new_resolver("models", lambda root: str(models_of(root)), replace=True)
-    OmegaConf.register_new_resolver(
-        "computed_in", lambda precision, dtype: "bfloat16" if precision == "bf16-mixed" else dtype, replace=True
-    )
-    OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True, replace=True)
 
 
 def launch(config_name: str, command: str) -> None:
@@ -80,8 +47,10 @@ def launch(config_name: str, command: str) -> None:
 
     done: list[Path] = []
 
-    def task(cfg: DictConfig) -> None:
+    def task(cfg: DictConfig, typed: Sequence[str] | None = None) -> None:
         with one_line_errors():
+            if config_name == "train":
+                cfg = resumed(cfg, told() if typed is None else typed)
             settle(cfg, config_name)
             with rich.get_console().status("starting"):  # seconds, in which a terminal is not to look dead
                 module = importlib.import_module(command)
@@ -91,6 +60,12 @@ def launch(config_name: str, command: str) -> None:
 
     try:
         with one_line_errors():
+            typed = resuming(sys.argv[1:]) if config_name == "train" else None
+            if typed is not None:
+                with composer() as compose:  # what is typed need not fit the defaults, but the run that goes on
+                    cfg = compose("train", [override for override in typed if locates(override)], RunMode.MULTIRUN)
+                    if cfg.hydra.mode is not RunMode.MULTIRUN:
+                        return task(job_config(cfg), typed)
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
     finally:  # also where a later run has failed
         if len(done) > 1:
@@ -115,6 +90,8 @@ def settle(cfg: DictConfig, script: str) -> None:
             settle(of_one, script)
         return
     check_settings(cfg, script)
+    if RUN_PROCESS not in os.environ:  # another rank of the run has started this process
+        find_world(os.environ, *processes(cfg))
     if script == "train" and not cfg.plan:  # a plan knows some models itself
         find_model("policy.path", cfg.policy.path)
     if script == "eval" and cfg.compare is None and cfg.rescore is None and cfg.model != "last":
@@ -127,27 +104,6 @@ def renew_paths(cfg: DictConfig) -> None:
         if path.endswith("_target_") and (new := renewed(str(value))) != value:
             OmegaConf.update(cfg, path, new)
             print_warning(f"{path}: {value} is {new} now; the old path goes with release 0.3")
-
-
-@contextmanager
-def composer() -> Iterator[Callable[[str, Sequence[str], RunMode], DictConfig]]:
-    """Yields what composes a configuration, ``hydra`` included, of its name, overrides and mode."""
-    register_resolvers()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-
-        def compose(config_name: str, overrides: Sequence[str], mode: RunMode) -> DictConfig:
-            composing = GlobalHydra.instance().hydra
-            assert composing is not None
-            cfg = composing.compose_config(config_name, list(overrides), mode)
-            HydraConfig.instance().set_config(cfg)
-            return cfg
-
-        yield compose
-
-
-def job_config(cfg: DictConfig) -> DictConfig:
-    """Without ``hydra``."""
-    return OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
 
 
 @contextmanager

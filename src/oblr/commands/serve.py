@@ -12,7 +12,8 @@ import hydra
 from hydra.types import RunMode
 
 from oblr.checks import check_engine, check_model, check_policy, check_served
-from oblr.commands.launch import composer, job_config, settle
+from oblr.commands.compose import composer, job_config
+from oblr.commands.launch import settle
 from oblr.policy.loading import load_tokenizer
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from oblr.commands.launch import composer, job_config
+from oblr.commands.compose import composer, job_config
 from oblr.run.places import CODE
 from oblr.run.provenance import snapshot
 

@@ -18,10 +18,14 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from oblr.commands.launch import RUN_FOLDER, composer, job_config, settle
+from oblr.commands.compose import RUN_FOLDER, composer, job_config
+from oblr.commands.launch import settle
 from oblr.errors import SettingError
 from oblr.run.places import CODE, INSTALLED
 from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table
+
+#: What tells a run to stop, and the sweep with it; SLURM's warning too, after which the job has no time for another.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
@@ -99,7 +103,7 @@ def run_all(tasks: Sequence[Task]) -> list[Task]:
             continue
         print(f"{task} ({task.number + 1} of {len(tasks)})", flush=True)
         status = run(task)
-        if status in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM):
+        if status in (end for number in STOPPING for end in (128 + number, -number)):
             print("stopped; the same command goes on")
             sys.exit(status if status > 0 else 128 - status)
         if status:

@@ -1,5 +1,6 @@
 """``src/train.py``: train a policy."""
 
+import copy
 import os
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ import hydra
 import lightning as L
 import rich
 from hydra.core.hydra_config import HydraConfig
+from lightning.fabric.plugins.environments import ClusterEnvironment
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
@@ -23,6 +25,7 @@ from oblr.checks import (
     check_batch,
     check_engine,
     check_folder,
+    check_followed,
     check_loss,
     check_machine,
     check_model,
@@ -32,16 +35,21 @@ from oblr.checks import (
     trained,
 )
 from oblr.commands.changed import changed, changes_table, own_settings
-from oblr.commands.launch import RUN_FOLDER, RUN_PROCESS
+from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS, processes
 from oblr.commands.plan import show_plan
+from oblr.commands.resume import told as overrides_told
+from oblr.commands.resume import where_it_was
 from oblr.data.ends import end_tokens
-from oblr.policy.loading import load_tokenizer
+from oblr.policy.loading import identity, load_tokenizer
 from oblr.policy.method import in_words
+from oblr.policy.step import PolicyModule
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
+from oblr.run.launchers import find_world
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
+from oblr.run.resumed import shown
 from oblr.run.terminal import quiet_terminal
 from oblr.settings.check import leaves
 
@@ -64,9 +72,13 @@ def main(cfg: DictConfig) -> None:
     sharded = cfg.trainer.strategy._target_ == "oblr.run.strategies.FSDP"
     vocabulary = check_model(cfg.policy.path, config, tokenizer, by_name=sharded, exported=True)
     check_served(cfg.policy.path, config, cfg.rollout.engine, cfg.rollout.engines)
-    policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
-    checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
     end_ids = end_tokens(cfg.policy.path, tokenizer)
+    policy = make_policy(cfg, identity(config, tokenizer, end_ids))
+    checkpoint, differing = None, []
+    if cfg.ckpt_path is not None:
+        checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
+    if checkpoint is not None:
+        differing = check_followed(checkpoint, policy, where_it_was(cfg, checkpoint))
     given = {"tokenizer": tokenizer, "end_ids": end_ids, "vocabulary": vocabulary}
     datamodule = hydra.utils.instantiate(cfg.rollout, **given, _convert_="all")
     check_batch(
@@ -102,7 +114,9 @@ def main(cfg: DictConfig) -> None:
             own.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
-            rich.print(f"resuming    {checkpoint}")
+            rich.print(f"resuming    {escape(str(checkpoint))}")
+            for path, before, now in differing:
+                rich.print(escape(f"changed     {path}: {shown(before)} → {shown(now)}"))
         with watched(lambda: getattr(trainer.strategy.launcher, "procs", []), folder):
             trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         del os.environ[RUN_FOLDER], os.environ[RUN_PROCESS]
@@ -115,6 +129,15 @@ def main(cfg: DictConfig) -> None:
         if first:
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
             rich.print(f"report      {write_report(folder, [read_run(folder)])}")
+
+
+def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:
+    """The policy, whose checkpoints will say what the run was made with; ``own`` tells it from others."""
+    own_copy = copy.deepcopy(cfg)  # Hydra puts values in place of what refers to them
+    policy: PolicyModule = hydra.utils.instantiate(own_copy.policy, _convert_="all")
+    told, config = (OmegaConf.to_container(cfg, resolve=resolve) for resolve in (False, True))
+    policy.identity, policy.run = own, {"overrides": overrides_told(), "told": told, "config": config}
+    return policy
 
 
 def compared(cfg: DictConfig) -> dict[str, Any]:
@@ -133,8 +156,15 @@ def build_trainer(cfg: DictConfig) -> L.Trainer:
     loggers: list[Logger] = [RunRecord(cfg.paths.output_dir)]
     if cfg.logger:
         loggers.append(hydra.utils.instantiate(cfg.logger, _convert_="all"))
-    # GracefulStop requeues, after the step; Lightning would do it in the middle of one.
-    plugins = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None
     return hydra.utils.instantiate(
-        cfg.trainer, callbacks=list(callbacks.values()), logger=loggers, plugins=plugins, _convert_="all"
+        cfg.trainer, callbacks=list(callbacks.values()), logger=loggers, plugins=[started_by(cfg)], _convert_="all"
     )
+
+
+def started_by(cfg: DictConfig) -> ClusterEnvironment:
+    """Whom Lightning asks about the other processes of the run: it would guess from variables that mean nothing."""
+    world = None if RUN_PROCESS in os.environ else find_world(os.environ, *processes(cfg))
+    if world == "srun":
+        return SLURMEnvironment(auto_requeue=False)  # GracefulStop does, after the step; it would in the midst of one
+    elastic = world == "torchrun" and TorchElasticEnvironment.detect()
+    return TorchElasticEnvironment() if elastic else LightningEnvironment()

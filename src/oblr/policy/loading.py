@@ -1,9 +1,11 @@
 """Read a Hugging Face causal LM: its configuration, tokenizer and weights, from a folder or the hub."""
 
 import hashlib
+import json
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -104,6 +106,24 @@ def without_dropout(lm: PreTrainedModel) -> PreTrainedModel:
             if number and ("drop" in name or (dropout and name == "p")):
                 setattr(module, name, 0.0)
     return lm
+
+
+def identity(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, end_ids: Sequence[int]) -> dict[str, Any]:
+    """Tells policies apart whose weights a checkpoint has: digests of configuration and tokenizer, and end tokens."""
+    described = config.to_dict()
+    for name in ("_name_or_path", "transformers_version"):  # where it lies, and who reads it
+        described.pop(name, None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    vocabulary = tokenizer.get_vocab() if backend is None else backend.to_str()
+    return {
+        "policy.path's config": _digest(described),
+        "policy.path's tokenizer": _digest([vocabulary, tokenizer.special_tokens_map, tokenizer.chat_template]),
+        "policy.path's end tokens": list(end_ids),
+    }
+
+
+def _digest(described: Any) -> str:
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def weights_digest(path: str, config: PretrainedConfig, setting: str = "policy.path") -> str:

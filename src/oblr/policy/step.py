@@ -109,6 +109,8 @@ class PolicyModule(LogsOnce):
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
         self.clock, self.refusals = Stopwatch(), Refusals()
+        #: whoever starts a run says what its checkpoints keep: what tells the policy apart, and the run's configuration
+        self.identity, self.run = dict[str, Any](), dict[str, Any]()
 
     def configure_model(self) -> None:
         if of_run().count != self.trainer.world_size:
@@ -318,11 +320,15 @@ class PolicyModule(LogsOnce):
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        """What adapters in a checkpoint are worth nothing without: α, and the digest of the frozen weights."""
-        if self.lora is None:
-            return {}
-        digest = weights_digest(self.path, load_config(self.path))
-        return {"policy.lora.alpha": float(self.lora.alpha), "weights": digest}
+        """What a checkpoint's weights are worth nothing without, adapters above all, and what a penalty refers to."""
+        found = self.identity | {"policy.dtype": self.dtype_name, "policy.adapter": "none"}
+        if self.lora is not None:
+            targets = self.lora.targets if isinstance(self.lora.targets, str) else list(self.lora.targets)
+            own = {"rank": self.lora.rank, "alpha": float(self.lora.alpha), "targets": targets}
+            found |= {"policy.adapter": "lora"} | {f"policy.lora.{name}": value for name, value in own.items()}
+        if self.lora is not None or self.kl is not None:
+            found["weights"] = weights_digest(self.path, load_config(self.path))
+        return found
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["oblr"] = {
@@ -331,6 +337,7 @@ class PolicyModule(LogsOnce):
             "refused": self.refusals.count,
             "random": on_every_rank(random_state),
             "base": self.base,
+            "run": self.run,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -78,7 +78,13 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer | Non
 
 
 def meta(folder: Path) -> dict[str, Any]:
-    """What a checkpoint has besides tensors."""
+    """What a checkpoint has besides tensors.
+
+    Raises:
+        SettingError: it is not what was written.
+    """
+    if _digest(folder / META) != json.loads((folder / MANIFEST).read_text()).get(META):
+        raise SettingError("ckpt_path", f"{folder} is damaged: {META}", "resume another one")
     return torch.load(folder / META, map_location="cpu", weights_only=True)
 
 
