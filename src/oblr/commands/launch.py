@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 
 import hydra
-import rich
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -29,7 +28,7 @@ from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.manifest import by_age
 from oblr.run.moved import renewed
 from oblr.run.places import CONF, ROOT, models_of, with_page
-from oblr.run.terminal import print_error, print_warning
+from oblr.run.terminal import busy, print_error, print_warning, unseen
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
 
@@ -75,11 +74,10 @@ def launch(config_name: str, command: str) -> None:
     logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
 
     def task(cfg: DictConfig) -> None:
-        with one_line_errors():
+        with unseen(), one_line_errors():
             settle(cfg, config_name)
-            with rich.get_console().status("starting"):  # seconds, in which a terminal is not to look dead
-                module = importlib.import_module(command)
-            module.main(cfg)
+            busy("importing")  # seconds, in which a terminal is not to look dead
+            importlib.import_module(command).main(cfg)
 
     with one_line_errors():
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
