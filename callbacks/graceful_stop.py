@@ -35,9 +35,7 @@ class GracefulStop(Callback):
         if trainer.current_epoch > self.first:
             self.tell(trainer, trainer.current_epoch + 1)
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         self.tell(trainer, trainer.current_epoch + 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -49,7 +47,9 @@ class GracefulStop(Callback):
 
     def tell(self, trainer: Trainer, step: int) -> None:
         """What a signal meets that comes before ``step`` is done."""
-        under_way = f"finishing step {step}, then saving" if step <= (trainer.max_epochs or 0) else "writing the results"
+        under_way = (
+            f"finishing step {step}, then saving" if step <= (trainer.max_epochs or 0) else "writing the results"
+        )
         saved = by_age(Path(trainer.default_root_dir, "checkpoints"))
         kept = f"the last checkpoint is {saved[-1]}" if saved else "no step has been saved"
         waits(f"{under_way}; again to stop now", f"stopped now; {kept}")

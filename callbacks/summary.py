@@ -10,6 +10,7 @@ from rich.table import Table
 from callbacks.observer import Observer
 from callbacks.record import Curve, read_curves
 from oblr.metrics.aggregate import area_under_curve
+from oblr.run.terminal import say
 
 
 class Summary(Observer):
@@ -22,7 +23,7 @@ class Summary(Observer):
         curves, picture = read_curves(folder), folder / "summary.png"
         draw(curves, picture)
         rich.print(summary_table(curves))
-        rich.print(f"picture     {picture}")
+        say(f"picture     {picture}")
 
 
 def outcome(folder: Path) -> dict[str, float]:

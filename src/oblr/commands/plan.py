@@ -19,6 +19,7 @@ from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remar
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
 from oblr.run.places import CONF
+from oblr.run.terminal import busy
 
 #: Share of a step that a change must save to be worth a word, and how many are planned anew at most.
 GRAIN, TRIED = 0.01, 2
@@ -30,6 +31,7 @@ def show_plan(cfg: DictConfig) -> None:
     Raises:
         SettingError: it does not fit.
     """
+    busy("reckoning")
     speed = speed_of(cfg)
     plan = make(cfg, speed)
     console = rich.get_console()

@@ -11,6 +11,7 @@ from oblr.report.live import HOST, server
 from oblr.report.page import write_report
 from oblr.report.pictures import write_pictures
 from oblr.report.runs import find_runs
+from oblr.run.stopping import at_once
 
 
 def main() -> None:
@@ -57,6 +58,7 @@ def follow(runs: list[Path], port: int) -> None:
         raise SettingError(
             "--port", f"{port} cannot be had ({error})", "give another one, as in --port=6008"
         ) from error
+    at_once("", status=0)
     with serving, suppress(KeyboardInterrupt):
         print(
             f"report      http://{HOST}:{serving.server_address[1]}/   # Ctrl-C ends it",

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from oblr.commands.launch import RUN_FOLDER, composer, job_config, settle
 from oblr.errors import SettingError
 from oblr.run.places import CODE, INSTALLED
+from oblr.run.stopping import at_once, process, waits
 from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table
 
 
@@ -79,6 +80,7 @@ def command(task: Task) -> tuple[list[str], dict[str, str]]:
 def run(task: Task) -> int:
     """Run a task in a process of its own; returns its exit status. Ctrl-C reaches it without us."""
     arguments, environment = command(task)
+    waits("", None)
     child = subprocess.Popen(arguments, env=environment)
     handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
@@ -89,6 +91,7 @@ def run(task: Task) -> int:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        at_once("stopped; the same command goes on")
 
 
 def run_all(tasks: Sequence[Task]) -> list[Task]:
@@ -99,9 +102,10 @@ def run_all(tasks: Sequence[Task]) -> list[Task]:
             continue
         print(f"{task} ({task.number + 1} of {len(tasks)})", flush=True)
         status = run(task)
-        if status in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM):
+        asked = [128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM]
+        if status in asked or process.received is not None:
             print("stopped; the same command goes on")
-            sys.exit(status if status > 0 else 128 - status)
+            sys.exit(status if status > 0 else 128 + (process.received or -status))
         if status:
             failed.append(task)
     return failed

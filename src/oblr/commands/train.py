@@ -36,7 +36,7 @@ from oblr.report.runs import read_run
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
-from oblr.run.stopping import at_once, owns, process
+from oblr.run.stopping import at_once, contents, owns, process
 from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.settings.check import leaves
 
@@ -74,7 +74,7 @@ def main(cfg: DictConfig) -> None:
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     first = rank == 0
     joining = cfg.ckpt_path is not None or not first
-    before = names_in(folder)
+    before = contents(folder)
     check_folder(folder, joining)
     process.silent = not first
     if not joining:  # a run that ends before its first step leaves nothing behind
@@ -118,11 +118,6 @@ def main(cfg: DictConfig) -> None:
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
             say(f"report      {write_report(folder, [read_run(folder)])}")
     at_once("stopped; the run was complete", status=0)
-
-
-def names_in(folder: Path) -> list[str] | None:
-    """None where it is not there."""
-    return [path.name for path in folder.iterdir()] if folder.is_dir() else None
 
 
 def compared(cfg: DictConfig) -> dict[str, Any]:

@@ -186,6 +186,11 @@ def waits(line: str, again: str | None) -> None:
     process.note()
 
 
+def contents(folder: Path) -> list[str] | None:
+    """Names of what is there; None where the folder is not."""
+    return os.listdir(folder) if folder.is_dir() else None
+
+
 def owns(folder: Path | None, kept: list[str] | None = None) -> None:
     """What is in this folder, but for what was there before (None: not even the folder), goes when a signal ends it."""
     process.folder, process.kept = str(folder.resolve()) if folder else "", kept

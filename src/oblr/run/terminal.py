@@ -152,7 +152,8 @@ def _elsewhere(file: BinaryIO) -> Iterator[None]:
         if outermost:
             _screen = err
             with os.fdopen(os.dup(out), "w") as screen:
-                rich.reconfigure(file=screen, soft_wrap=not screen.isatty())  # a path in a file stays in one piece
+                # a path in a file stays in one piece, and what stands in brackets is no markup
+                rich.reconfigure(file=screen, soft_wrap=not screen.isatty(), markup=False, emoji=False, highlight=False)
                 try:
                     yield
                 finally:
