@@ -16,9 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Seconds that the process has to answer for itself, and to end by itself.
+#: Seconds that the process has to answer for itself, and to end by itself; and where it has begun to do so.
 PATIENCE, MERCY = 0.4, 2.0
-#: Bytes of the notes; behind them stands how many signals this process has spoken of.
+LATE, ENDING = 2.0, 60.0
+#: Bytes of the notes; behind them stands how many of the unread signals this process has spoken of, and whether the
+#: other one is answering.
 ROOM = 8192
 #: On a terminal: the line under way away, and the cursor back.
 CLEAN = "\r\x1b[2K\x1b[?25h"
@@ -47,31 +49,28 @@ def unread(channel: socket.socket) -> bytes | None:
 
 def main(channel: socket.socket, notes: int, screen: int, process: int) -> None:
     """Until ``process``, which has started this one, ends."""
-    spoken, since = 0, 0.0
+    known, since = 0, 0.0
     while True:
-        ready, _, _ = select.select([channel], [], [], 1.0)
-        if os.getppid() != process:
-            return
-        if ready:
-            time.sleep(PATIENCE if spoken == 0 else 0.1)
+        select.select([channel], [], [], 1.0)
         waiting = unread(channel)
-        if waiting is None:
+        if waiting is None or os.getppid() != process:
             return
+        if len(waiting) != known:
+            known, since = len(waiting), time.monotonic()
         if not waiting:
-            spoken = 0
             continue
+        time.sleep(0.1)
+        seconds = time.monotonic() - since
+        spoken, answering = os.pread(notes, 2, ROOM)
         told = json.loads(os.pread(notes, ROOM, 0).rstrip(b"\0"))
-        again = told["received"] or (waiting.count(signal.SIGINT) > 1)
-        if len(waiting) > spoken:
-            since = since if spoken else time.monotonic() - PATIENCE
-            line = told["again"] if again else told["line"]
+        if known > spoken and seconds > (LATE if answering else PATIENCE):
+            line = told["again"] if told["received"] or spoken else told["line"]
             if line and not told["silent"]:
-                clean = CLEAN if os.isatty(screen) else ""
-                os.write(screen, f"{clean}{line}\n".encode())
-            spoken = len(waiting)
-            os.pwrite(notes, bytes([spoken]), ROOM)
+                os.write(screen, f"{CLEAN if os.isatty(screen) else ''}{line}\n".encode())
+            os.pwrite(notes, bytes([spoken + 1]), ROOM)
+        again = told["received"] or waiting.count(signal.SIGINT) > 1
         ends = told["again"] is not None if again else not told["waits"]
-        if ends and time.monotonic() - since > MERCY:
+        if ends and seconds > (ENDING if answering else MERCY):
             os.kill(process, signal.SIGKILL)
             if told["folder"]:
                 clear(told["folder"], told["kept"])

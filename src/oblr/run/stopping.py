@@ -66,13 +66,14 @@ class Listener:
         self.silent = any(os.environ.get(name, "0") != "0" for name in ("LOCAL_RANK", "RANK"))
         self.say: Callable[[str, bool], None] = _write
         self.endings: list[Callable[[], None]] = []
-        self.listening, self.last = False, 0.0
+        self.listening, self.answered, self.last = False, False, 0.0
 
     def start(self) -> None:
         self.reader, self.writer = socket.socketpair()
         self.writer.setblocking(False)
         self.notes = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - for as long as the process lives
         self.listening = True
+        os.pwrite(self.notes.fileno(), b"\0\0", bystander.ROOM)
         self.note()
         self.take()
         os.register_at_fork(after_in_child=self._forked)
@@ -109,12 +110,16 @@ class Listener:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     def _listen(self) -> None:
-        while heard := self.reader.recv(64):
-            spoken = os.pread(self.notes.fileno(), 1, bystander.ROOM)[0]
-            os.pwrite(self.notes.fileno(), b"\0", bystander.ROOM)
-            for place, number in enumerate(heard):
-                if number in SIGNALS:
-                    self.hear(signal.Signals(number), spoken=place < spoken)
+        """A signal is taken away when it has been answered: until then the other process may have to do that."""
+        while head := self.reader.recv(1, socket.MSG_PEEK):
+            spoken, _ = os.pread(self.notes.fileno(), 2, bystander.ROOM)
+            os.pwrite(self.notes.fileno(), b"\1", bystander.ROOM + 1)
+            if head[0] in SIGNALS:
+                self.hear(signal.Signals(head[0]), spoken > 0)
+            self.reader.recv(1)
+            os.pwrite(self.notes.fileno(), bytes([max(spoken - 1, 0), 0]), bystander.ROOM)
+            self.answered = self.received is not None
+            self.note()
 
     def hear(self, number: signal.Signals, spoken: bool = False) -> None:
         """Do what is to be done; ``spoken``: it has been said already."""
@@ -122,7 +127,6 @@ class Listener:
         since, self.last = now - self.last, now
         if self.received is None:
             self.received = number
-            self.note()
             if stage.waits:
                 return None if spoken else self.speak(stage.line)
             return self.end(number, None if spoken else stage.line)
@@ -153,10 +157,10 @@ class Listener:
         """For the process beside this one."""
         if self.listening:
             told = vars(self.stage) | {
-                **{"received": self.received is not None, "silent": self.silent},
+                **{"received": self.answered, "silent": self.silent},
                 **{"folder": self.folder, "kept": self.kept},
             }
-            os.pwrite(self.notes.fileno(), json.dumps(told).encode().ljust(bystander.ROOM + 1, b"\0"), 0)
+            os.pwrite(self.notes.fileno(), json.dumps(told).encode().ljust(bystander.ROOM, b"\0"), 0)
 
 
 def _write(line: str, last: bool) -> None:
