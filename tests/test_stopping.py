@@ -132,7 +132,9 @@ def test_the_signals_of_a_forked_child_are_its_own():
 
 
 def test_other_libraries_may_take_what_wakes():
-    taken = 'import socket\npair = socket.socketpair()\npair[1].setblocking(False)\nsignal.set_wakeup_fd(pair[1].fileno())'
+    taken = (
+        "import socket\npair = socket.socketpair()\npair[1].setblocking(False)\nsignal.set_wakeup_fd(pair[1].fileno())"
+    )
     run = Started(taken, 'print("ready", flush=True)', RESTLESS)
     run.send(signal.SIGINT)
     assert run.ended() == (130, "stopped; nothing has been done\n")

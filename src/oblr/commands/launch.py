@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 
 import hydra
@@ -24,6 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from oblr.commands.near import unknown
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.manifest import by_age
 from oblr.run.moved import renewed
@@ -74,12 +76,12 @@ def launch(config_name: str, command: str) -> None:
     logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
 
     def task(cfg: DictConfig) -> None:
-        with unseen(), one_line_errors():
+        with unseen(), one_line_errors(config_name):
             settle(cfg, config_name)
             busy("importing")  # seconds, in which a terminal is not to look dead
             importlib.import_module(command).main(cfg)
 
-    with one_line_errors():
+    with one_line_errors(config_name):
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
 
 
@@ -129,19 +131,19 @@ def job_config(cfg: DictConfig) -> DictConfig:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Print what the user can fix in one line and exit with status 2."""
+def one_line_errors(script: str = "train") -> Iterator[None]:
+    """Print what the user can fix in one line and exit with status 2; ``script`` has the settings that are known."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
-        line = _one_line(error)
+        line = _one_line(error, script)
         if line is None:
             raise
         print_error(line)
         sys.exit(2)
 
 
-def _one_line(error: BaseException) -> str | None:
+def _one_line(error: BaseException, script: str) -> str | None:
     """What to tell the user; None where the fault is the program's own."""
     causes = [error]
     while causes[-1].__cause__ is not None:
@@ -162,6 +164,10 @@ def _one_line(error: BaseException) -> str | None:
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
+    if isinstance(error, HydraException):
+        with composer() as compose:
+            if meant := unknown(str(error), script, compose):
+                return with_page(str(meant), page(meant.setting))
     said = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip())
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""
@@ -171,7 +177,9 @@ def _one_line(error: BaseException) -> str | None:
 def _no_option(file: str) -> str:
     group = Path(file).parent
     options = sorted({path.stem for path in (CONF / group).glob("*.yaml")} - {"base"})
-    return with_page(f"{group}: there is no {file} (use some of {', '.join(options)})", page(str(group)))
+    near = get_close_matches(file.rpartition("/")[2], options, 1)
+    fix = f"{f'did you mean {near[0]}? ' if near else ''}use some of {', '.join(options)}"
+    return with_page(f"{group}: there is no {file} ({fix})", page(str(group)))
 
 
 def _no_file(problem: str) -> str:

@@ -1,9 +1,8 @@
-"""Run a sweep, one run after another or as the tasks of an array: ``python src/sweep.py experiment=sweep``.
+"""Run a sweep: runs that differ in some settings, one after another or as the tasks of an array.
 
 Finished runs are skipped, interrupted ones go on, failed ones start again.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from oblr.commands.launch import RUN_FOLDER, composer, job_config, settle
+from oblr.commands.parser import Parser
 from oblr.errors import SettingError
 from oblr.run.places import CODE, INSTALLED
 from oblr.run.stopping import at_once, process, waits
@@ -144,7 +144,12 @@ def pick(tasks: Sequence[Task], number: int) -> Task:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(
+        __doc__,
+        "python src/sweep.py experiment=sweep",
+        'python src/sweep.py experiment=pocket baseline=rloo,none "seed=range(1,4)"',
+        "python src/sweep.py --table experiment=sweep    # of what is finished",
+    )
     parser.add_argument("overrides", nargs="*", help="as for train.py; experiment=sweep sets what is swept")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of configuration files of your own")
     action = parser.add_mutually_exclusive_group()
