@@ -69,7 +69,8 @@ class LiveProgress(Observer):
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         if self.progress is None:
             return
-        step, rates = trainer.current_epoch + 1, [c.rate for c in _callbacks(trainer) if isinstance(c, Throughput)]
+        step = trainer.current_epoch + 1
+        rates = [one.rate for one in _callbacks(trainer) if isinstance(one, Throughput)]
         say(
             f"{time.strftime('%H:%M:%S')}  step {step}/{trainer.max_epochs}  reward {report.scores.mean():.3f}  "
             f"SNR {report.moments.snr_debiased:.3f}  η {report.lr:.2e}{''.join(f'  {r:.0f} tok/s' for r in rates)}"
