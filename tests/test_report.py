@@ -24,6 +24,7 @@ from test_tags import make_report
 
 from callbacks.record import RunRecord
 from callbacks.rollouts import RolloutLog
+from oblr.commands import report
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import interquartile_mean
 from oblr.report import page
@@ -219,6 +220,21 @@ def test_what_is_no_run(tmp_path):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: runs: {tmp_path}/nosuch is no folder")
+
+
+def test_what_has_logged_nothing_is_left_out_of_a_group(tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "b", steps=2)
+    for name, files in {"a": ["config.yaml"], "c": ["config.yaml", "run.json", "metrics.jsonl"]}.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+    (tmp_path / "c" / "metrics.jsonl").write_text('{"step": 0, "train/rew')  # killed while it wrote
+    monkeypatch.setattr(sys, "argv", ["report.py", str(tmp_path)])
+    report.main()
+    *left, page = capsys.readouterr().out.splitlines()
+    assert left == [f"left out    {tmp_path / name}: it has logged nothing" for name in "ac"]
+    assert page == f"report      {tmp_path / 'report.html'}"
+    assert [run.name for run in find_runs([tmp_path])] == ["b"]
 
 
 @contextmanager
