@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-import rich
 from lightning import LightningModule, Trainer
-from rich.markup import escape
 
 from callbacks.evaluation import Evaluation
 from callbacks.observer import log_now, rollout_data
@@ -14,6 +12,7 @@ from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, 
 from oblr.evaluation.measures import measure
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.run.ranks import of_run
+from oblr.run.terminal import say
 
 
 class BenchmarkEvaluation(Evaluation):
@@ -50,7 +49,7 @@ class BenchmarkEvaluation(Evaluation):
         for name, benchmark in self.benchmarks.items():
             for note in benchmark.try_out(self.problems[name], name, data.tokenizer.encode):
                 if trainer.is_global_zero:
-                    rich.print(escape(note))
+                    say(note)
             longest(name, self.problems[name], data.tokenizer, self.limit_of(name, data), data.max_model_len)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

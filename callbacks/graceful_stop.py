@@ -4,21 +4,23 @@ import logging
 import os
 import signal
 import subprocess
-from types import FrameType
+from pathlib import Path
 
 from lightning import Callback, LightningModule, Trainer
 
+from oblr.run.manifest import by_age
 from oblr.run.ranks import of_run
+from oblr.run.stopping import owns, process, waits
 
 log = logging.getLogger(__name__)
-#: What asks a run to end. SLURM sends the last two before it takes the machine away.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 #: Seconds that SLURM's controller has for an answer: what asked the run to end will kill it soon.
 PATIENCE = 60
 
 
 class GracefulStop(Callback):
-    """On SIGINT, SIGTERM or SIGUSR1 to any rank: finish the step, save, stop all ranks. A second SIGINT stops at once.
+    """On SIGINT, SIGTERM or SIGUSR1 to any rank: finish the step, save, stop all ranks; a second one stops at once.
+
+    Until the first update there is nothing to save: the first one stops at once, too (:mod:`oblr.run.stopping`).
 
     Attributes:
         received: the signal that ended the run, if one did.
@@ -26,34 +28,38 @@ class GracefulStop(Callback):
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.training = False
-
-    def listen(self) -> None:
-        """Take the signals; one that comes before the first step ends the process, as nothing is lost."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            again = number == signal.SIGINT and self.received is not None
-            self.received = signal.Signals(number)
-            if again or not self.training:
-                self.requeue()
-                raise SystemExit(128 + number)
-
-        for number in SIGNALS:
-            signal.signal(number, handle)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.listen()  # again: Lightning has put handlers of its own in between
-        self.training = True
+        process.take()  # Lightning has put handlers of its own in between
+        self.first = trainer.current_epoch
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch > self.first:
+            self.tell(trainer, trainer.current_epoch + 1)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        self.tell(trainer, trainer.current_epoch + 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        number = of_run().greatest(self.received or 0)
+        number = of_run().greatest(process.received or 0)
         if number:
             self.received, trainer.should_stop = signal.Signals(int(number)), True
+        owns(None)  # a step is worth keeping
+        self.tell(trainer, trainer.current_epoch + 2)
+
+    def tell(self, trainer: Trainer, step: int) -> None:
+        """What a signal meets that comes before ``step`` is done."""
+        under_way = (
+            f"finishing step {step}, then saving" if step <= (trainer.max_epochs or 0) else "writing the results"
+        )
+        saved = by_age(Path(trainer.default_root_dir, "checkpoints"))
+        kept = f"the last checkpoint is {saved[-1]}" if saved else "no step has been saved"
+        waits(f"{under_way}; again to stop now", f"stopped now; {kept}")
 
     def requeue(self) -> None:
         """Under SLURM, rank 0 puts a job that SLURM has asked to end back into its queue; it will be killed."""
         job = os.environ.get("SLURM_JOB_ID")
-        asked = self.received in (signal.SIGTERM, signal.SIGUSR1)
+        asked = (self.received or process.received) in (signal.SIGTERM, signal.SIGUSR1)
         if job is None or not asked or os.environ.get("SLURM_PROCID", "0") != "0":
             return
         if {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():

@@ -1,23 +1,38 @@
-"""The run as a person sees it: one live line, or one line every few steps where there is no terminal."""
+"""The run as a person sees it: a line a step that stays, now and then a sample, and on a terminal what goes on."""
 
 import time
 from typing import Any, cast
 
 import rich
 from lightning import LightningModule, Trainer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from callbacks.observer import Observer
+from callbacks.samples import plain
+from callbacks.throughput import Throughput
 from oblr.policy.step import PolicyModule
+from oblr.run.terminal import idle, say
 from oblr.run.timing import Stopwatch
-from oblr.types import StepReport
+from oblr.types import Rollout, StepReport
+
+#: Characters of a prompt, and of a response, in the line of a sample.
+SHOWN = 60
 
 
 class LiveProgress(Observer):
-    """Phase, step, reward, SNR, learning rate, tokens per second, time left.
+    """A line a step: reward, SNR, learning rate, tokens per second. A terminal shows phase and time below them.
 
     Args:
-        every: steps between lines where the output is not a terminal.
+        every: steps between two samples, a prompt with a response and its reward.
     """
 
     def __init__(self, every: int = 10):
@@ -25,37 +40,44 @@ class LiveProgress(Observer):
         self.progress: Progress | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if trainer.is_global_zero:
-            rich.print(f"run folder  {trainer.default_root_dir}")
-            rich.print(f"watch it    tensorboard --logdir {trainer.default_root_dir}   # its tab Custom Scalars first")
-            rich.print("loading policy and rollout engine …")
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        console = rich.get_console()
+        if not trainer.is_global_zero:
+            return
+        folder, console = trainer.default_root_dir, rich.get_console()
+        say(f"run folder  {folder}", f"watch it    tensorboard --logdir {folder}   # its tab Custom Scalars first")
+        idle()
         self.progress = Progress(
+            SpinnerColumn(),
             PhaseColumn(cast(PolicyModule, pl_module).clock),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[line]}"),
+            TimeElapsedColumn(),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=console,
-            disable=not (console.is_terminal and trainer.is_global_zero),
+            disable=not console.is_terminal,
+            transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self.task = self.progress.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch, line="")
+        self.task = self.progress.add_task("", total=trainer.max_epochs)
         self.progress.start()
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, completed=trainer.current_epoch)
+
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        line = (
-            f"reward {report.scores.mean():.3f}  SNR {report.moments.snr_debiased:.3f}  η {report.lr:.2e}  "
-            f"{trainer.callback_metrics.get('throughput/tokens_per_second', float('nan')):.0f} tok/s"
-        )
+        if self.progress is None:
+            return
         step = trainer.current_epoch + 1
-        if self.progress is not None and not self.progress.disable:
-            self.progress.update(self.task, completed=step, line=line)
-        elif trainer.is_global_zero and step % self.every == 0:
-            rich.print(f"{time.strftime('%H:%M:%S')}  step {step}/{trainer.max_epochs}  {line}")
+        rates = [one.rate for one in _callbacks(trainer) if isinstance(one, Throughput)]
+        say(
+            f"{time.strftime('%H:%M:%S')}  step {step}/{trainer.max_epochs}  reward {report.scores.mean():.3f}  "
+            f"SNR {report.moments.snr_debiased:.3f}  η {report.lr:.2e}{''.join(f'  {r:.0f} tok/s' for r in rates)}"
+        )
+        if trainer.current_epoch % self.every == 0:
+            say(sample(report.batch.rollouts[0]), style="dim")
+        self.progress.update(self.task, completed=step)
 
     on_refused = on_step
 
@@ -70,6 +92,22 @@ class LiveProgress(Observer):
         self.stop()
 
 
+def sample(rollout: Rollout) -> str:
+    """In one line."""
+    prompt, response = (_short(text) for text in (rollout.problem.prompt, rollout.text))
+    return f"sample      {prompt} → {response}  (reward {rollout.reward:g})"
+
+
+def _short(text: str) -> str:
+    """The end of a text: questions and answers stand there."""
+    line = plain(" ".join(text.split()))
+    return line if len(line) <= SHOWN else f"… {line[-SHOWN:]}"
+
+
+def _callbacks(trainer: Trainer) -> list[Any]:
+    return trainer.callbacks  # type: ignore[attr-defined]
+
+
 class PhaseColumn(TextColumn):
     """What the step is doing right now; redrawn by rich's own thread."""
 
@@ -77,6 +115,5 @@ class PhaseColumn(TextColumn):
         super().__init__("")
         self.clock = clock
 
-    def render(self, task: Any) -> Any:
-        self.text_format = f"{self.clock.current:<12.12}"
-        return super().render(task)
+    def render(self, task: Any) -> Text:
+        return Text(f"{self.clock.current or 'loading' if not task.completed else self.clock.current:<12.12}")

@@ -49,11 +49,11 @@ def sample_table(report: StepReport, shares: Tensor, rows: int) -> Rows:
         for i in values.nan_to_num().argsort(descending=True, stable=True)[:rows].tolist():
             rollout = report.batch.rollouts[i]
             figures = f"{rollout.reward:g}", f"{advantages[i]:+.3f}", f"{weights[i]:.3g}", f"{shares[i]:.1%}"
-            found.append((kind, _plain(rollout.problem.prompt), _plain(rollout.text), *figures))
+            found.append((kind, plain(rollout.problem.prompt), plain(rollout.text), *figures))
     return Rows(("", "prompt", "response", "reward", "advantage", "weight", "share of the update"), found)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Without marks that turn its direction, and no longer than anybody reads."""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
     return "".join(

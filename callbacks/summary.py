@@ -15,6 +15,7 @@ from callbacks.tags import RATE, name
 from oblr.metrics.accuracy import NAMES
 from oblr.metrics.aggregate import area_under_curve
 from oblr.policy.step import PolicyModule
+from oblr.run.terminal import say
 
 
 class Summary(Observer):
@@ -27,7 +28,7 @@ class Summary(Observer):
         curves, picture = read_curves(folder), folder / "summary.png"
         draw(curves, picture, cast(PolicyModule, pl_module).schedule.words)
         rich.print(summary_table(curves))
-        rich.print(f"picture     {picture}")
+        say(f"picture     {picture}")
 
 
 def outcome(folder: Path) -> dict[str, float]:

@@ -10,7 +10,13 @@ from oblr.types import StepReport
 
 
 class Throughput(Observer):
-    """Logs ``time/<phase>`` and ``time/step`` in seconds, and response tokens per second of the whole step."""
+    """Logs ``time/<phase>`` and ``time/step`` in seconds, and response tokens per second of the whole step.
+
+    Attributes:
+        rate: those tokens per second of the last step; 0 before the first.
+    """
+
+    rate = 0.0
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.start = time.perf_counter()
@@ -18,12 +24,12 @@ class Throughput(Observer):
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         seconds = time.perf_counter() - self.start
         phases = policy.clock.reset()
-        tokens = report.lengths.sum().item()
+        self.rate = report.lengths.sum().item() / seconds
         policy.log_dict(
             {
                 **{f"time/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},
                 "time/step": seconds,
-                "throughput/tokens_per_second": tokens / seconds,
+                "throughput/tokens_per_second": self.rate,
             }
         )
 

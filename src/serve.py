@@ -1,8 +1,6 @@
 """Become the vLLM server that a run would start for itself: ``python src/serve.py HOST PORT experiment=pocket``."""
 
-from oblr.commands.launch import one_line_errors
-from oblr.commands.serve import main
+from oblr.commands.scripts import serve
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main()
+    serve()

@@ -1,8 +1,6 @@
 """Copy the code and the composed configuration: ``python src/snapshot.py FOLDER experiment=pocket``."""
 
-from oblr.commands.launch import one_line_errors
-from oblr.commands.snapshot import main
+from oblr.commands.scripts import snapshot
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main()
+    snapshot()

@@ -1,8 +1,6 @@
 """Run a sweep, one run after another or as the tasks of an array: ``python src/sweep.py experiment=sweep``."""
 
-from oblr.commands.launch import one_line_errors
-from oblr.commands.sweep import main
+from oblr.commands.scripts import sweep
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main()
+    sweep()

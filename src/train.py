@@ -1,6 +1,6 @@
 """Train a policy: ``python src/train.py experiment=pocket``."""
 
-from oblr.commands.launch import launch
+from oblr.commands.scripts import train
 
 if __name__ == "__main__":
-    launch("train", "oblr.commands.train")
+    train()

@@ -8,16 +8,20 @@ import pytest
 from collectives import BesideAnother
 
 from callbacks import graceful_stop
-from callbacks.graceful_stop import SIGNALS, GracefulStop
-from oblr.run import ranks
+from callbacks.graceful_stop import GracefulStop
+from oblr.run import ranks, stopping
+from oblr.run.stopping import SIGNALS, process
 
 
 @pytest.fixture(autouse=True)
-def own_handlers():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def unheard(monkeypatch):
+    """What a process has before the first signal."""
+    for name in ("received", "stage", "folder", "kept"):
+        monkeypatch.setattr(process, name, getattr(process, name))
+
+
+def trainer(folder, epoch=0):
+    return SimpleNamespace(should_stop=False, current_epoch=epoch, max_epochs=3, default_root_dir=str(folder))
 
 
 @pytest.fixture
@@ -32,39 +36,44 @@ def queue(tmp_path, monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_in_training_waits_for_the_step_to_end(number):
-    stop = GracefulStop()
-    stop.on_train_start(None, None)
-    os.kill(os.getpid(), number)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_in_training_waits_for_the_step_to_end(number, tmp_path):
+    stop, run = GracefulStop(), trainer(tmp_path)
+    stop.on_train_start(run, None)
+    stop.on_train_batch_start(run, None, None, 0)
+    process.received = number
+    stop.on_train_epoch_end(run, None)
     assert stop.received == number
-    trainer = SimpleNamespace(should_stop=False)
-    stop.on_train_epoch_end(trainer, None)
-    assert trainer.should_stop
+    assert run.should_stop
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_before_training_ends_the_process(number, queue):
-    stop = GracefulStop()
-    stop.listen()
-    with pytest.raises(SystemExit) as ended:
-        os.kill(os.getpid(), number)
-    assert ended.value.code == 128 + number
+def test_what_a_signal_meets_is_the_step_under_way(tmp_path):
+    """Up to the first update nothing is lost; then the step is finished, until all steps are."""
+    stop, run, lines = GracefulStop(), trainer(tmp_path), []
+    stopping.at_once("stopped; nothing has been trained")
+    stopping.owns(tmp_path)
+    stop.on_train_start(run, None)
+    stop.on_train_epoch_start(run, None)
+    assert not process.stage.waits
+    for epoch in range(run.max_epochs):
+        run.current_epoch = epoch
+        stop.on_train_epoch_start(run, None)
+        before = process.stage
+        stop.on_train_batch_start(run, None, None, 0)
+        assert epoch == 0 or process.stage == before  # what samples belongs to the step
+        assert process.folder == ("" if epoch else str(tmp_path))
+        lines.append(process.stage.line)
+        stop.on_train_epoch_end(run, None)
+    assert [next(n for n in range(9) if f"step {n}" in line) for line in lines] == [1, 2, 3]
+    assert process.stage.waits
+    assert "step" not in process.stage.line
 
 
-def test_a_second_ctrl_c_does_not_wait(queue):
-    stop = GracefulStop()
-    stop.on_train_start(None, None)
-    os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(SystemExit):
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_a_signal_to_one_rank_stops_all(monkeypatch):
+def test_a_signal_to_one_rank_stops_all(monkeypatch, tmp_path):
     monkeypatch.setattr(ranks, "_run", BesideAnother(int(signal.SIGTERM)))
-    stop, trainer = GracefulStop(), SimpleNamespace(should_stop=False)
-    stop.on_train_epoch_end(trainer, None)
-    assert trainer.should_stop
+    stop, run = GracefulStop(), trainer(tmp_path)
+    stop.on_train_epoch_end(run, None)
+    assert run.should_stop
     assert stop.received == signal.SIGTERM
 
 

@@ -49,3 +49,20 @@ def test_what_a_constructor_is_not_given_is_the_users_to_mend(capfd):
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert "truediv expected 2 arguments" in line
+
+
+@pytest.mark.parametrize("name", ["baseline", "rollout.group_size", "callbacks.progress.every", "data", "policy.path"])
+def test_a_name_with_a_letter_lost_or_changed_is_answered_with_the_name(refused, name):
+    """Groups, sections and settings alike; set, or taken away."""
+    for place, shape in ((1, "{}=3"), (len(name) - 2, "~{}")):
+        typo = name[:place] + name[place + 1 :]
+        done = refused(shape.format(typo))
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"error: {typo}: there is no such setting (did you mean {name}?)"), line
+
+
+def test_what_is_like_no_name_is_told_the_names_there_are(refused):
+    assert "rollout has engine, engines" in refused("rollout.xyzzy=1").stderr
+    assert "(it belongs to callbacks=benchmarks)" in refused("benchmarks=[gsm8k]").stderr
+    assert "(did you mean rloo? " in refused("baseline=rlo").stderr

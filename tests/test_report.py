@@ -24,6 +24,7 @@ from test_tags import Policy, make_report
 
 from callbacks.record import RunRecord
 from callbacks.rollouts import RolloutLog
+from oblr.commands import report
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import interquartile_mean
 from oblr.report import page
@@ -236,6 +237,21 @@ def test_runs_that_are_started_together_have_one_report(tmp_path):
     assert shown["differs"] == ["seed"]
     assert len(list(tmp_path.glob("*/report.html"))) == 2
     assert done.stdout.splitlines()[-1] == f"report      {tmp_path}/report.html"
+
+
+def test_what_has_logged_nothing_is_left_out_of_a_group(tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "b", steps=2)
+    for name, files in {"a": ["config.yaml"], "c": ["config.yaml", "run.json", "metrics.jsonl"]}.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+    (tmp_path / "c" / "metrics.jsonl").write_text('{"step": 0, "train/rew')  # killed while it wrote
+    monkeypatch.setattr(sys, "argv", ["report.py", str(tmp_path)])
+    report.main()
+    *left, page = capsys.readouterr().out.splitlines()
+    assert left == [f"left out    {tmp_path / name}: it has logged nothing" for name in "ac"]
+    assert page == f"report      {tmp_path / 'report.html'}"
+    assert [run.name for run in find_runs([tmp_path])] == ["b"]
 
 
 @contextmanager

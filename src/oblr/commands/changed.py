@@ -7,8 +7,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from oblr.commands.compose import job_config
 from oblr.run.sweeps import PLACES, flat
@@ -65,5 +65,5 @@ def changes_table(found: dict[str, tuple[Any, Any]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for i, (name, (value, default)) in enumerate(found.items()):
         usual = "" if default is None else f"instead of {default}"
-        table.add_row("" if i else "settings  ", *(escape(str(text)) for text in (name, value, usual)))
+        table.add_row("" if i else "settings  ", *(Text(str(text)) for text in (name, value, usual)))
     return table

@@ -1,7 +1,6 @@
 """``src/eval.py``: evaluate models, score what they have said anew, or compare two evaluations."""
 
 import copy
-import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -10,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import rich
 import torch
 from omegaconf import DictConfig, OmegaConf
-from rich.markup import escape
 from transformers import PreTrainedTokenizerBase
 
 from oblr.checks import check_engine, check_folder, check_model, check_served
@@ -31,7 +28,8 @@ from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import Display, shown
 from oblr.run.provenance import revision, versions, write_record
-from oblr.run.terminal import quiet_terminal
+from oblr.run.stopping import at_once, contents, owns
+from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.types import Problem, Sampling
 
 
@@ -66,28 +64,31 @@ class Evaluation:
 
 def main(cfg: DictConfig) -> None:
     if cfg.compare is not None:
-        return print(compare(*map(Path, cfg.compare)), end="")
+        return say(*compare(*map(Path, cfg.compare)).splitlines())
     if cfg.rescore is not None:
         return rescore(cfg)
+    busy("checking settings and data")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     models, folder = chosen(cfg), Path(cfg.paths.output_dir)
     places = {model: folder / model.strip("/").replace("/", "--") for model in models} if len(models) > 1 else None
     evaluations = [prepare(cfg, model, places[model] if places else folder) for model in models]
     notes = [note for one in evaluations for note in one.notes]
+    before = contents(folder)
     with ExitStack() as locks:
         for evaluation in sorted(evaluations, key=lambda one: not one.folder.exists()):  # what is there may refuse
             check_folder(evaluation.folder, joining=any(evaluation.folder.glob("*.jsonl")))
             locks.enter_context(sole_user(evaluation.folder))
             for task in evaluation.tasks:
                 task.record = Record(evaluation.folder, task.name, task.settings)
-        for note in dict.fromkeys(notes):  # models share them
-            rich.print(escape(note))
+        if not any(task.record.attempts for evaluation in evaluations for task in evaluation.tasks):
+            owns(folder, before)
+        say(*dict.fromkeys(notes))  # models share them
         sample_all(evaluations, folder)
         for evaluation in evaluations:
             for task in evaluation.tasks:
                 task.record.finish(cfg.k, task.groups)
-        print(write_table(folder, places), end="")
-        print(f"report      {write_evaluation(folder, places or {models[0]: folder})}")
+        say(*write_table(folder, places).splitlines())
+        say(f"report      {write_evaluation(folder, places or {models[0]: folder})}")
 
 
 def chosen(cfg: DictConfig) -> list[str]:
@@ -171,7 +172,8 @@ def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
     tasks = [task for evaluation in evaluations for task in evaluation.tasks]
     if all(task.record.complete for task in tasks):
         return
-    rich.get_console().print(f"folder      {folder}", soft_wrap=True, highlight=False)
+    say(f"folder      {folder}")
+    at_once(f"stopped; go on with paths.output_dir={folder}")
     total, done = (sum(map(len, lists)) for lists in ([t.problems for t in tasks], [t.record.attempts for t in tasks]))
     samples = tasks[0].sampling.n
     with quiet_terminal(folder / "eval.log"), shown(total * samples, done * samples) as display:
@@ -182,11 +184,7 @@ def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
                 task.record.begin()
             cfg = evaluation.cfg
             write_record(evaluation.folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
-            try:
-                sample(evaluation, display)
-            except KeyboardInterrupt:
-                rich.print(f"stopped; go on with paths.output_dir={folder}")
-                sys.exit(130)
+            sample(evaluation, display)
 
 
 def sample(evaluation: Evaluation, display: Display) -> None:
@@ -205,6 +203,7 @@ def sample(evaluation: Evaluation, display: Display) -> None:
                 chunk = task.problems[start : start + cfg.chunk]
                 attempts = attempt(task.benchmark, chunk, generate, evaluation.tokenizer, task.sampling, cfg.seed)
                 task.record.add(attempts)
+                owns(None)
                 display.line()
             task.benchmark.tell_failures(task.name)
     finally:

@@ -12,10 +12,10 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 import hydra
-import rich
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.types import RunMode
@@ -23,12 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from oblr.commands.compose import RUN_PROCESS, composer, job_config, processes, register_resolvers
+from oblr.commands.near import unknown
 from oblr.commands.resume import locates, resumed, resuming, told
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
 from oblr.run.moved import renewed
 from oblr.run.places import CONF, with_page
-from oblr.run.terminal import print_error, print_warning
+from oblr.run.terminal import busy, print_error, print_warning, say, unseen
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
 
@@ -48,18 +49,17 @@ def launch(config_name: str, command: str) -> None:
     done: list[Path] = []
 
     def task(cfg: DictConfig, typed: Sequence[str] | None = None) -> None:
-        with one_line_errors():
+        with unseen(), one_line_errors(config_name):
             if config_name == "train":
                 cfg = resumed(cfg, told() if typed is None else typed)
             settle(cfg, config_name)
-            with rich.get_console().status("starting"):  # seconds, in which a terminal is not to look dead
-                module = importlib.import_module(command)
-            module.main(cfg)
+            busy("importing")  # seconds, in which a terminal is not to look dead
+            importlib.import_module(command).main(cfg)
             if config_name == "train" and HydraConfig.get().mode == RunMode.MULTIRUN and not cfg.plan:
                 done.append(Path(cfg.paths.output_dir))
 
     try:
-        with one_line_errors():
+        with one_line_errors(config_name):
             typed = resuming(sys.argv[1:]) if config_name == "train" else None
             if typed is not None:
                 with composer() as compose:  # what is typed need not fit the defaults, but the run that goes on
@@ -77,7 +77,7 @@ def report_together(folders: Sequence[Path]) -> None:
     from oblr.report.page import write_report  # these load torch, for which the start of a run need not wait
     from oblr.report.runs import find_runs
 
-    print(f"report      {write_report(Path(os.path.commonpath(folders)), find_runs(folders))}")
+    say(f"report      {write_report(Path(os.path.commonpath(folders)), find_runs(folders))}")
 
 
 def settle(cfg: DictConfig, script: str) -> None:
@@ -107,19 +107,19 @@ def renew_paths(cfg: DictConfig) -> None:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Print what the user can fix in one line and exit with status 2."""
+def one_line_errors(script: str = "train") -> Iterator[None]:
+    """Print what the user can fix in one line and exit with status 2; ``script`` has the settings that are known."""
     try:
         yield
     except (SystemExit, HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
-        line = _one_line(error)
+        line = _one_line(error, script)
         if line is None:
             raise
         print_error(line)
         sys.exit(2)
 
 
-def _one_line(error: BaseException) -> str | None:
+def _one_line(error: BaseException, script: str) -> str | None:
     """What to tell the user; None where the fault is the program's own, or the program has ended by itself."""
     if isinstance(error, SystemExit):
         return _ended(_raiser(error), error.code)
@@ -142,6 +142,10 @@ def _one_line(error: BaseException) -> str | None:
         return None
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
+    if isinstance(error, HydraException):
+        with composer() as compose:
+            if meant := unknown(str(error), script, compose):
+                return with_page(str(meant), page(meant.setting))
     said = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip())
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""
@@ -158,7 +162,9 @@ def _ended(module: str, code: object) -> str | None:
 def _no_option(file: str) -> str:
     group = Path(file).parent
     options = sorted({path.stem for path in (CONF / group).glob("*.yaml")} - {"base"})
-    return with_page(f"{group}: there is no {file} (use some of {', '.join(options)})", page(str(group)))
+    near = get_close_matches(file.rpartition("/")[2], options, 1)
+    fix = f"{f'did you mean {near[0]}? ' if near else ''}use some of {', '.join(options)}"
+    return with_page(f"{group}: there is no {file} ({fix})", page(str(group)))
 
 
 def _no_file(problem: str) -> str:

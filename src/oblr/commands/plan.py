@@ -22,6 +22,7 @@ from oblr.plan.update import Batch, World
 from oblr.policy.fit import check_weights
 from oblr.policy.folder import has_weights
 from oblr.run.places import CONF
+from oblr.run.terminal import busy
 
 #: Share of a step that a change must save to be worth a word, and how many are planned anew at most.
 GRAIN, TRIED = 0.01, 2
@@ -33,6 +34,7 @@ def show_plan(cfg: DictConfig) -> None:
     Raises:
         SettingError: it does not fit.
     """
+    busy("reckoning")
     planned_config(cfg)  # this machine's speed takes a while to measure
     speed = speed_of(cfg)
     plan = make(cfg, speed)

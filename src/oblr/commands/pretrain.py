@@ -8,6 +8,7 @@ import lightning as L
 from omegaconf import DictConfig
 
 from oblr.run.progress import Display, shown
+from oblr.run.terminal import say
 
 
 class Steps(L.Callback):
@@ -40,4 +41,4 @@ def main(cfg: DictConfig) -> None:
         trainer = hydra.utils.instantiate(cfg.trainer, callbacks=[Steps(display)], _convert_="all")
         trainer.fit(module)
     module.export(Path(cfg.export_to))
-    print(f"base model written to {cfg.export_to}")
+    say(f"base model written to {cfg.export_to}")

@@ -1,20 +1,27 @@
-"""``python src/report.py RUNS…``: a page of one run, of several, of a sweep, or of evaluations."""
+"""Write a page to read: of one run, of several, of a sweep, or of evaluations."""
 
 import argparse
 import os
 from contextlib import suppress
 from pathlib import Path
 
+from oblr.commands.parser import Parser
 from oblr.errors import SettingError
 from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.report.live import HOST, server
 from oblr.report.page import write_report
 from oblr.report.pictures import write_pictures
-from oblr.report.runs import find_runs
+from oblr.report.runs import runs_and_others
+from oblr.run.stopping import at_once
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(
+        __doc__,
+        "python src/report.py runs/pocket                # all runs of that name",
+        "python src/report.py runs/pocket --follow       # as they go on",
+        "python src/report.py runs/a runs/b --into both --png",
+    )
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, of sweeps, or of evaluations")
     parser.add_argument("--into", type=Path, help="where report.html is written; by default beside what it is of")
     parser.add_argument("--png", action="store_true", help="write its charts as pictures, too")
@@ -31,7 +38,9 @@ def main() -> None:
         return follow(asked.runs, asked.port)
     folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
     folder.mkdir(parents=True, exist_ok=True)
-    runs = find_runs(asked.runs)
+    runs, others = runs_and_others(asked.runs)
+    for other in others:
+        print(f"left out    {other}: it has logged nothing")
     print(f"report      {write_report(folder, runs)}")
     for path in write_pictures(folder, runs) if asked.png else ():
         print(f"picture     {path}")
@@ -57,6 +66,7 @@ def follow(runs: list[Path], port: int) -> None:
         raise SettingError(
             "--port", f"{port} cannot be had ({error})", "give another one, as in --port=6008"
         ) from error
+    at_once("", status=0)
     with serving, suppress(KeyboardInterrupt):
         print(
             f"report      http://{HOST}:{serving.server_address[1]}/   # Ctrl-C ends it",

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
-import rich
 from omegaconf import DictConfig, OmegaConf
-from rich.markup import escape
 
 from oblr.checks import check_folder
 from oblr.errors import SettingError
@@ -21,12 +19,14 @@ from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import shown
 from oblr.run.provenance import revision, write_record
-from oblr.run.terminal import quiet_terminal
+from oblr.run.stopping import at_once, contents, owns
+from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.types import Problem
 
 
 def rescore(cfg: DictConfig) -> None:
     """Every finished benchmark of the folder ``cfg.rescore``, with ``cfg.reward``, into another folder."""
+    busy("reading what was said")
     source, folder = Path(cfg.rescore), Path(cfg.paths.output_dir)
     if not source.is_dir():
         raise SettingError("rescore", f"there is no folder {source}", "give one that eval.py has written")
@@ -43,15 +43,18 @@ def rescore(cfg: DictConfig) -> None:
         notes += benchmark.try_out(problems, name, lambda text: UnsavedTokens(len(text)))
         parts.append((name, benchmark, problems, attempts))
     columns = groups({name: problems for name, _, problems, _ in parts}, cfg.by)
-    check_folder(folder, joining=any(folder.glob("*.jsonl")))
+    before, begun = contents(folder), any(folder.glob("*.jsonl"))
+    check_folder(folder, joining=begun)
+    if not begun:
+        owns(folder, before)
     with sole_user(folder):
         ours = {"reward": reward, "rescored": revision(CODE)}
         records = {name: Record(folder, name, summaries[name]["settings"] | ours) for name in summaries}
-        rich.print(f"folder      {folder}")
+        say(f"folder      {folder}")
+        at_once(f"stopped; go on with paths.output_dir={folder}")
         total = sum(len(one.responses) for *_, attempts in parts for one in attempts)
         done = sum(len(one.responses) for record in records.values() for one in record.attempts)
-        for note in notes:
-            rich.print(escape(note))
+        say(*notes)
         with quiet_terminal(folder / "eval.log"), shown(total, done) as display:
             write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
             for name, benchmark, problems, attempts in parts:
@@ -62,12 +65,13 @@ def rescore(cfg: DictConfig) -> None:
                     for start in range(len(record.attempts), len(problems), record.settings["chunk"]):
                         chunk = slice(start, start + record.settings["chunk"])
                         record.add(rejudge(benchmark, problems[chunk], attempts[chunk]))
+                        owns(None)
                         display.advance(sum(len(one.responses) for one in attempts[chunk]))
                         display.line()
                 benchmark.tell_failures(name)
                 record.finish(summaries[name]["k"], columns[name])
-        print(write_table(folder), end="")
-        print(f"report      {write_evaluation(folder, evaluations(folder))}")
+        say(*write_table(folder).splitlines())
+        say(f"report      {write_evaluation(folder, evaluations(folder))}")
 
 
 def benchmarks(source: Path) -> dict[str, Any]:

@@ -1,31 +1,70 @@
-"""What an installed package is started by: ``oblr-train``, ``oblr-eval``, ``oblr-sweep``, ``oblr-report``.
+"""What ``src/*.py`` and an installed package (``oblr-train``, ``oblr-eval``, ``oblr-sweep``, ``oblr-report``) start.
 
-They do what the scripts of that name in a clone's ``src/`` do.
+What is large is imported when signals are heard: a Ctrl-C that comes while Python imports is one line, too.
 """
 
-from oblr.commands.launch import launch, one_line_errors
+import os
+import signal
+from types import FrameType
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Until signals are heard, which takes some imports itself."""
+    os.write(2, b"stopped\n")
+    os._exit(128 + number)
+
+
+signal.signal(signal.SIGINT, _end)
+
+from oblr.run.stopping import listen  # noqa: E402 - a Ctrl-C during this import, too
 
 
 def train() -> None:
+    listen("stopped; nothing has been trained")
+    from oblr.commands.launch import launch
+
     launch("train", "oblr.commands.train")
 
 
 def evaluate() -> None:
+    listen("stopped; nothing has been sampled")
+    from oblr.commands.launch import launch
+
     launch("eval", "oblr.commands.evaluate")
 
 
-def sweep() -> None:
-    with one_line_errors():
-        from oblr.commands.sweep import main
+def pretrain() -> None:
+    listen("stopped; no model has been made")
+    from oblr.commands.launch import launch
 
-        main()
+    launch("pretrain", "oblr.commands.pretrain")
+
+
+def sweep() -> None:
+    _call("sweep")
 
 
 def report() -> None:
-    with one_line_errors():
-        from oblr.commands.report import main
+    _call("report")
 
-        main()
+
+def serve() -> None:
+    _call("serve")
+
+
+def snapshot() -> None:
+    _call("snapshot")
+
+
+def _call(name: str) -> None:
+    """``main`` of the module of that name, which reads the command line itself."""
+    listen("stopped")
+    from importlib import import_module
+
+    from oblr.commands.launch import one_line_errors
+
+    with one_line_errors():
+        import_module(f"oblr.commands.{name}").main()
 
 
 if __name__ == "__main__":  # a sweep's runs

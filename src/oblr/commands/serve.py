@@ -1,9 +1,8 @@
-"""Become the vLLM server that a run would start for itself: ``python src/serve.py HOST PORT experiment=pocket``.
+"""Become the vLLM server that a run would start for itself.
 
 The run then takes ``rollout.engine=server rollout.engines.server.url=http://HOST:PORT``.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from hydra.types import RunMode
 from oblr.checks import check_engine, check_model, check_policy, check_served
 from oblr.commands.compose import composer, job_config
 from oblr.commands.launch import settle
+from oblr.commands.parser import Parser
 from oblr.policy.loading import load_tokenizer
 
 
@@ -31,7 +31,12 @@ def serve(host: str, port: int, overrides: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(
+        __doc__,
+        "python src/serve.py 127.0.0.1 8000 experiment=pocket",
+        "python src/serve.py 0.0.0.0 8000 experiment=oblr_qwen3_8b rollout.engines.server.gpus=4",
+        "python src/serve.py HOST PORT policy.path=FOLDER",
+    )
     parser.add_argument("host")
     parser.add_argument("port", type=int)
     parser.add_argument("overrides", nargs="*", help="as for train.py")

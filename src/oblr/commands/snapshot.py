@@ -1,6 +1,5 @@
-"""Copy the code and the composed configuration: ``python src/snapshot.py FOLDER experiment=pocket``."""
+"""Copy the code and the composed configuration into a folder."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from oblr.commands.compose import composer, job_config
+from oblr.commands.parser import Parser
 from oblr.run.places import CODE
 from oblr.run.provenance import snapshot
 
@@ -19,7 +19,12 @@ def take_snapshot(folder: Path, overrides: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(
+        __doc__,
+        "python src/snapshot.py runs/mine/code experiment=pocket",
+        "python src/snapshot.py runs/8b/code experiment=oblr_qwen3_8b",
+        "python src/snapshot.py FOLDER OVERRIDES",
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("overrides", nargs="*", help="as for train.py")
     take_snapshot(**vars(parser.parse_args()))

@@ -1,9 +1,8 @@
-"""Run a sweep, one run after another or as the tasks of an array: ``python src/sweep.py experiment=sweep``.
+"""Run a sweep: runs that differ in some settings, one after another or as the tasks of an array.
 
 Finished runs are skipped, interrupted ones go on, failed ones start again.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -20,12 +19,11 @@ from omegaconf import OmegaConf
 
 from oblr.commands.compose import RUN_FOLDER, composer, job_config
 from oblr.commands.launch import settle
+from oblr.commands.parser import Parser
 from oblr.errors import SettingError
 from oblr.run.places import CODE, INSTALLED
+from oblr.run.stopping import SIGNALS, at_once, process, waits
 from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table
-
-#: What tells a run to stop, and the sweep with it; SLURM's warning too, after which the job has no time for another.
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
@@ -83,6 +81,7 @@ def command(task: Task) -> tuple[list[str], dict[str, str]]:
 def run(task: Task) -> int:
     """Run a task in a process of its own; returns its exit status. Ctrl-C reaches it without us."""
     arguments, environment = command(task)
+    waits("", None)
     child = subprocess.Popen(arguments, env=environment)
     handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
@@ -93,6 +92,7 @@ def run(task: Task) -> int:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        at_once("stopped; the same command goes on")
 
 
 def run_all(tasks: Sequence[Task]) -> list[Task]:
@@ -103,9 +103,10 @@ def run_all(tasks: Sequence[Task]) -> list[Task]:
             continue
         print(f"{task} ({task.number + 1} of {len(tasks)})", flush=True)
         status = run(task)
-        if status in (end for number in STOPPING for end in (128 + number, -number)):
+        asked = status in (end for number in SIGNALS for end in (128 + number, -number))
+        if asked or process.received is not None:
             print("stopped; the same command goes on")
-            sys.exit(status if status > 0 else 128 - status)
+            sys.exit(status if status > 0 else 128 + (process.received or -status))
         if status:
             failed.append(task)
     return failed
@@ -144,7 +145,12 @@ def pick(tasks: Sequence[Task], number: int) -> Task:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(
+        __doc__,
+        "python src/sweep.py experiment=sweep",
+        'python src/sweep.py experiment=pocket baseline=rloo,none "seed=range(1,4)"',
+        "python src/sweep.py --table experiment=sweep    # of what is finished",
+    )
     parser.add_argument("overrides", nargs="*", help="as for train.py; experiment=sweep sets what is swept")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of configuration files of your own")
     action = parser.add_mutually_exclusive_group()

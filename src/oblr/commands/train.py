@@ -15,7 +15,6 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
-from rich.markup import escape
 
 from callbacks.graceful_stop import GracefulStop
 from callbacks.record import RunRecord
@@ -50,7 +49,8 @@ from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import write_finished, write_record
 from oblr.run.resumed import shown
-from oblr.run.terminal import quiet_terminal
+from oblr.run.stopping import at_once, contents, owns, process
+from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.settings.check import leaves
 
 #: Sections and settings in which runs of one sweep may differ.
@@ -63,6 +63,7 @@ def main(cfg: DictConfig) -> None:
     if RUN_FOLDER in os.environ:
         die_with_parent(int(os.environ.get(RUN_PROCESS, os.getppid())))
     told = OmegaConf.to_container(cfg, resolve=False)
+    busy("checking settings and data")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
     check_machine(**cfg.requires)
@@ -94,7 +95,14 @@ def main(cfg: DictConfig) -> None:
     datamodule.try_out()
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     first = rank == 0
-    check_folder(folder, joining=cfg.ckpt_path is not None or not first)
+    joining = cfg.ckpt_path is not None or not first
+    before = contents(folder)
+    check_folder(folder, joining)
+    process.silent = not first
+    if not joining:  # a run that ends before its first step leaves nothing behind
+        owns(folder, before)
+    at_once("stopped; the checkpoint is as it was" if checkpoint else "stopped; nothing has been trained")
+    busy("preparing the run")
 
     with quiet_terminal(log_file(folder, rank)):
         L.seed_everything(cfg.seed)
@@ -102,33 +110,38 @@ def main(cfg: DictConfig) -> None:
             noted = {"seed": cfg.seed, "told": own_settings(told), "method": in_words(policy)}
             write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), **noted)
             rich.print(changes_table(changed(told, "train")))
-            for note in datamodule.notes:
-                rich.print(escape(note))
+            say(*datamodule.notes)
         trainer = build_trainer(cfg)
         datamodule.weights, datamodule.clock = policy.weights, policy.clock
         datamodule.greedy = policy.baseline.needs_greedy
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), GracefulStop())
-        stop.listen()
+        stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), None)
+        if stop is None:  # nobody says when a step has been taken
+            stop = GracefulStop()
+            owns(None)
+            at_once("stopped")
+        process.endings = [stop.requeue]
         for own in trainer.loggers:
             own.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
-            rich.print(f"resuming    {escape(str(checkpoint))}")
-            for path, before, now in differing:
-                rich.print(escape(f"changed     {path}: {shown(before)} → {shown(now)}"))
+            say(f"resuming    {checkpoint}")
+            say(*(f"changed     {path}: {shown(before)} → {shown(now)}" for path, before, now in differing))
         with watched(lambda: getattr(trainer.strategy.launcher, "procs", []), folder):
             trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         del os.environ[RUN_FOLDER], os.environ[RUN_PROCESS]
         if stop.received is not None:
-            rich.print(f"stopped after step {trainer.current_epoch}; go on with ckpt_path=last")
+            if first:
+                say(f"stopped after step {trainer.current_epoch}; go on with ckpt_path=last")
             stop.requeue()
             sys.exit(128 + stop.received if first else 0)  # one rank speaks for all
+        busy("writing the policy and the report")
         policy.scorer.export(tokenizer, folder / "policy", policy.compute_dtype)
-        rich.print(f"policy      {folder / 'policy'}")
         if first:
+            say(f"policy      {folder / 'policy'}")
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
-            rich.print(f"report      {write_report(folder, [read_run(folder)])}")
+            say(f"report      {write_report(folder, [read_run(folder)])}")
+    at_once("stopped; the run was complete", status=0)
 
 
 def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:

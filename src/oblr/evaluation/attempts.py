@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-import rich
 from transformers import PreTrainedTokenizerBase
 
 from oblr.data.distinct import check_distinct
@@ -19,6 +18,7 @@ from oblr.rewards.pool import RewardPool
 from oblr.rewards.tryout import try_out
 from oblr.run.randomness import derived_seed
 from oblr.run.responses import verdict
+from oblr.run.terminal import say
 from oblr.types import Completion, Problem, Sampling
 
 #: Completions of prompts: what `oblr.rollout.engine.Engine.generate` does.
@@ -99,7 +99,7 @@ class Benchmark:
     def tell_failures(self, name: str) -> None:
         """In a line, if any response was scored 0 for another reason than what it says."""
         if self.pool.timeouts or self.pool.errors:
-            rich.print(f"{name:11} scored 0: {self.pool.timeouts} that took too long, {self.pool.errors} that failed")
+            say(f"{name:11} scored 0: {self.pool.timeouts} that took too long, {self.pool.errors} that failed")
 
     def answers(self, texts: Sequence[str], completions: Sequence[Completion]) -> list[str | None] | None:
         """What majority votes count; None where the reward has no verdicts."""

@@ -62,7 +62,7 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Raises SettingError where there is no run, or none that has logged anything."""
     curves = read_curves(folder)
-    if not (folder / "config.yaml").exists() or not curves:
+    if not curves or not all(list(folder.glob(pattern)) for pattern in ("config*.yaml", "run*.json")):
         raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
     settings = settings_of(folder)
     record = json.loads(newest(folder, "run*.json").read_text())
@@ -107,12 +107,29 @@ def placeless(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in these folders, or below those that hold sweeps."""
+    """The runs in these folders, or below those that hold sweeps; those that have logged nothing are left out.
+
+    Raises:
+        SettingError: there is none that has.
+    """
+    return runs_and_others(folders)[0]
+
+
+def runs_and_others(folders: Sequence[Path]) -> tuple[list[Run], list[Path]]:
+    """These runs, and the folders of those that are left out, as of one that ended before its first step."""
     found = []
     for folder in folders:
         below = sorted(path.parent for path in folder.glob("*/config.yaml"))
         found += [folder] if (folder / "config.yaml").exists() or not below else below
-    return [read_run(folder) for folder in found]
+    runs, others = list[Run](), dict[Path, SettingError]()
+    for folder in found:
+        try:
+            runs.append(read_run(folder))
+        except SettingError as error:
+            others[folder] = error
+    if not runs and others:
+        raise next(iter(others.values()))
+    return runs, list(others)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

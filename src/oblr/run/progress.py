@@ -9,11 +9,14 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    SpinnerColumn,
     Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from oblr.run.terminal import idle, say
 
 #: Seconds of the past that speak of the rate: responses come in the order of their lengths.
 MEMORY = 600.0
@@ -43,7 +46,7 @@ class Display:
         if self.progress.disable:
             left = "" if self.state.time_remaining is None else f"  {timedelta(seconds=self.state.time_remaining)} left"
             done = f"{self.state.completed:.0f} of {self.state.total:.0f} {self.things}"
-            rich.print(f"{self.state.description:11} {done}  {self.rate}{left}".rstrip())
+            say(f"{self.state.description:11} {done}  {self.rate}{left}".rstrip())
 
     @property
     def rate(self) -> str:
@@ -57,12 +60,14 @@ class Display:
 @contextmanager
 def shown(total: int, done: int, things: str = "responses") -> Iterator[Display]:
     """While this lasts, of so many things, of which some are there already."""
+    idle()
     console = rich.get_console()
     columns = (
-        TextColumn("{task.description:11}"),
+        SpinnerColumn(),
+        TextColumn("{task.description:11}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),

@@ -3,28 +3,84 @@
 import logging
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import rich
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from oblr.run.bystander import CLEAN
+from oblr.run.stopping import process
 
 #: The project's own packages: what their loggers warn of is for the user.
 OWN = ("oblr", "callbacks")
 
 #: Where errors are shown: standard error, or what it was before it went to a file.
 _screen = 2
+#: What the process has printed before it has a log file.
+_early: BinaryIO | None = None
+#: What says that something goes on.
+_spinner: Progress | None = None
+
+
+def say(*lines: str, style: str = "") -> None:
+    """Show lines on the screen as they are: no markup, no colours of rich's choice, and no breaks within a path."""
+    for line in lines:
+        rich.get_console().print(Text(line, style), soft_wrap=True, highlight=False)
 
 
 def print_error(problem: str) -> None:
     """One line on the terminal's standard error, quiet or not."""
+    idle()
     os.write(_screen, f"error: {problem}\n".encode())
 
 
 def print_warning(text: str) -> None:
     """One line there, of what will not work for ever."""
+    idle()
     os.write(_screen, f"warning     {text}\n".encode())
+
+
+def busy(what: str) -> None:
+    """Until further notice a terminal shows what the process is doing, and for how long; no file does."""
+    global _spinner
+    console = rich.get_console()
+    if not console.is_terminal or process.silent:
+        return
+    if _spinner is None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        _spinner = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        _spinner.add_task(what)
+        _spinner.start()
+    _spinner.update(_spinner.task_ids[0], description=what)
+
+
+def idle() -> None:
+    """Something else is shown now."""
+    global _spinner
+    if _spinner is not None:
+        spinner, _spinner = _spinner, None
+        spinner.stop()
+
+
+def say_of_signal(line: str, last: bool) -> None:
+    """Say what a signal does, where somebody sees it; the last line leaves a terminal as a shell expects it."""
+    console = rich.get_console()
+    if line and (console.is_terminal or not os.isatty(_screen)):
+        say(line)
+    elif line:
+        os.write(_screen, f"{line}\n".encode())
+    if last and console.is_terminal:
+        console.file.write(CLEAN)
+    console.file.flush()
+
+
+process.say = say_of_signal
 
 
 class WarningHandler(logging.StreamHandler):
@@ -32,8 +88,26 @@ class WarningHandler(logging.StreamHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        line = "warning     " + record.getMessage()
-        rich.get_console().print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        say("warning     " + record.getMessage(), style="yellow")
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Keep what libraries print, while they are imported for example, from the screen, until there is a log for it.
+
+    It comes to light where the block ends by an exception that is not the user's to mend.
+    """
+    global _early
+    with tempfile.TemporaryFile(buffering=0) as file, _elsewhere(file):
+        _early = file
+        try:
+            yield
+        except Exception:
+            file.seek(0)
+            os.write(_screen, file.read())
+            raise
+        finally:
+            _early = None
 
 
 @contextmanager
@@ -42,36 +116,57 @@ def quiet_terminal(log: Path) -> Iterator[None]:
 
     Warnings of the project's own loggers go to both. The traceback of what ends the block goes to the log.
     """
+    handler = WarningHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    with log.open("ab", buffering=0) as file, _elsewhere(file):
+        if _early is not None:
+            _early.seek(0)
+            file.write(_early.read())
+            _early.seek(0)
+            _early.truncate()
+        for name in OWN:
+            logging.getLogger(name).addHandler(handler)
+            logging.getLogger(name).setLevel(logging.WARNING)  # Hydra, told to be silent, has set the root to ERROR
+        try:
+            yield
+        except Exception:
+            with suppress(OSError):  # the disk may be full: what is raised says so
+                os.write(2, traceback.format_exc().encode())
+            raise
+        finally:
+            for name in OWN:
+                logging.getLogger(name).removeHandler(handler)
+                logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@contextmanager
+def _elsewhere(file: BinaryIO) -> Iterator[None]:
+    """Descriptors 1 and 2 go to ``file``; the first such block leaves the screen to rich's console, and to errors."""
     global _screen
     sys.stdout.flush()
     sys.stderr.flush()
-    out, err = os.dup(1), os.dup(2)
-    _screen = err
-    with log.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    handler = WarningHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for name in OWN:
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).setLevel(logging.WARNING)  # Hydra, told to be silent, has set the root to ERROR
+    out, err, outermost = os.dup(1), os.dup(2), _screen == 2
+    os.dup2(file.fileno(), 1)
+    os.dup2(file.fileno(), 2)
     try:
-        with os.fdopen(os.dup(out), "w") as screen:
-            rich.reconfigure(file=screen, soft_wrap=not screen.isatty())  # a path in a file stays in one piece
+        if outermost:
+            _screen = err
+            with os.fdopen(os.dup(out), "w") as screen:
+                # a path in a file stays in one piece, and what stands in brackets is no markup
+                rich.reconfigure(file=screen, soft_wrap=not screen.isatty(), markup=False, emoji=False, highlight=False)
+                try:
+                    yield
+                finally:
+                    idle()
+        else:
             yield
-    except Exception:
-        with suppress(OSError):  # the disk may be full: what is raised says so
-            os.write(2, traceback.format_exc().encode())
-        raise
     finally:
-        for name in OWN:
-            logging.getLogger(name).removeHandler(handler)
-            logging.getLogger(name).setLevel(logging.NOTSET)
-        rich.reconfigure()
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(out, 1)
         os.dup2(err, 2)
-        _screen = 2
         os.close(out)
         os.close(err)
+        if outermost:
+            rich.reconfigure()
+            _screen = 2

@@ -54,7 +54,7 @@ CLASSES: dict[str, Section] = {
     ),
     "callbacks.monitors.Monitors": {"*": section(one=(Part("callbacks.monitors"), "a monitor"))["one"]},
     "callbacks.monitors.OwnSampleDependence": section(every=EVERY),
-    "callbacks.progress.LiveProgress": section(every=EVERY),
+    "callbacks.progress.LiveProgress": section(every=(Count, "steps between two samples")),
     "callbacks.samples.SampleTable": section(
         every=EVERY, rows=(Annotated[int, Ge(1), Le(10_000)], "responses of each kind that are shown")
     ),
