@@ -12,8 +12,6 @@ SOUGHT = {
     "custom environment": "Write your own",
     "learning rate schedule": "Schedules",
     "tensorboard custom scalars": "Watch a run",
-    "steps count from 1": "Watch a run",
-    "share of the update": "Watch a run",
 }
 
 
