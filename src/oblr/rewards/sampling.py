@@ -48,7 +48,7 @@ def same_values(left: Expression, right: Expression) -> bool:
             elif proven >= PROVEN:
                 if not meet(*values):
                     return False
-            elif not equal(one, other):
+            elif not equal(one, other, sampled=True):
                 return False
             else:
                 proven += 1
@@ -77,7 +77,7 @@ def proportion(left: Expression, right: Expression) -> int:
                 first = (one, other) if way else None
                 found += bool(way)
                 continue
-            if not equal(call("*", one, first[1]), call("*", other, first[0])):
+            if not equal(call("*", one, first[1]), call("*", other, first[0]), sampled=True):
                 return 0
         except Undefined:
             continue

@@ -45,7 +45,14 @@ ANGLE = "angle"
 _SINGLE = LETTERS | frozenset("dtHSBGM")
 #: Short names that are units beside a number without LaTeX that says so; others are variables side by side.
 _USUAL = frozenset(
-    ["mm", "cm", "dm", "km", "nm", "mg", "kg", "ml", "mL", "cL", "dL", "kL", "Hz", "kHz", "MHz", "GHz", "kW", "MW", "mW", "GW", "kJ", "MJ", "kN", "Pa", "kPa", "MPa", "hPa", "eV", "keV", "MeV", "GeV", "mol", "kV", "mV", "mA", "kA", "Wh", "kWh", "Ah", "mAh", "ft", "in", "yd", "mi", "oz", "lb", "lbs", "pt", "qt", "gal", "min", "ms", "ns", "hr", "hrs", "sec", "day", "yr", "yrs", "rad", "deg", "mph", "kph", "kmh", "rpm", "fps", "atm", "psi", "bar", "cal", "kB", "KB", "MB", "GB", "TB", "PB", "KiB", "MiB", "GiB", "Mb", "Gb", "bit", "bps", "AU", "au", "ly", "pc", "kpc", "Mpc", "dB", "dBm", "ohm", "ha", "cc", "kn"]
+    [
+        *("mm", "cm", "dm", "km", "nm", "mg", "kg", "ml", "mL", "cL", "dL", "kL", "Hz", "kHz", "MHz", "GHz", "kW", "MW"),
+        *("mW", "GW", "kJ", "MJ", "kN", "Pa", "kPa", "MPa", "hPa", "eV", "keV", "MeV", "GeV", "mol", "kV", "mV", "mA"),
+        *("kA", "Wh", "kWh", "Ah", "mAh", "ft", "in", "yd", "mi", "oz", "lb", "pt", "qt", "gal", "min", "ms", "ns"),
+        *("sec", "day", "yr", "yrs", "rad", "mph", "kph", "rpm", "fps", "atm", "psi", "bar", "cal", "ohm", "ha", "cc"),
+        *("kB", "KB", "MB", "GB", "TB", "PB", "KiB", "MiB", "GiB", "Mb", "Gb", "bit", "bps", "ly", "pc", "kpc", "Mpc"),
+        *("dB", "dBm"),
+    ]
 )
 #: Of single letters, with spaces before them, that are units rather than variables.
 QUOTIENTS = frozenset(["m/s", "m/s^2", "m/s^{2}"])

@@ -81,8 +81,8 @@ def _fraction(end: Value) -> Fraction:
     return Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent
 
 
-def equal(one: Expression, other: Expression) -> bool:
-    """Whether they are the same number.
+def equal(one: Expression, other: Expression, sampled: bool = False) -> bool:
+    """Whether they are the same number; ``sampled``: at one of several points, where fewer bits do.
 
     Raises:
         Undefined: one of them is none, or it cannot be told.
@@ -92,7 +92,7 @@ def equal(one: Expression, other: Expression) -> bool:
         return False
     if all(isinstance(value, Fraction) for value in values):
         return True
-    needed, limit = _needed(one, other)
+    needed, limit = _needed(one, other, sampled)
     bits = needed + CLOSE
     while bits < 3 * limit:
         values = evaluate(one, bits), evaluate(other, bits)
@@ -150,7 +150,7 @@ def signum(expression: Expression) -> int:
         return 0
 
 
-def _needed(one: Expression, other: Expression) -> tuple[int, int]:
+def _needed(one: Expression, other: Expression, sampled: bool) -> tuple[int, int]:
     """Bits after the point that tell the two apart, and the most that are worked out.
 
     Raises:
@@ -159,8 +159,9 @@ def _needed(one: Expression, other: Expression) -> tuple[int, int]:
     functions = _count(one) + _count(other)
     limit = _FUNCTIONS // max(functions, 3) if functions else _ROOTS
     needed = _separation(one, other) if not functions else None
-    if needed is None or needed > limit:
-        needed = max(_FEWEST, _TIMES * (_size(one) + _size(other)))
+    if needed is None or needed > limit or sampled:
+        sizes = max(_FEWEST, _TIMES * (_size(one) + _size(other)))
+        needed = min(needed, sizes) if needed and sampled else sizes
     if any(_has_gamma(side) for side in (one, other)):
         needed, limit = max(_FEWEST, needed * 3 // _TIMES), _GAMMA
     if needed > limit:
