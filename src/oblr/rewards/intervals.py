@@ -5,7 +5,8 @@ ends mpmath rounds outward at ``iv.prec`` bits: what two intervals do not share 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -24,7 +25,21 @@ Value = Any  #: Fraction, iv.mpf or iv.mpc
 
 
 class Undefined(Exception):
-    """No value, or one that is too large to be worked out, or that cannot be told."""
+    """No value, or one that is too large to be worked out."""
+
+
+class Untold(Undefined):
+    """Two values that cannot be told apart, nor be shown to be the same."""
+
+
+@contextmanager
+def precision(bits: int) -> Iterator[None]:
+    """Intervals made inside are rounded at so many bits."""
+    before, iv.prec = iv.prec, bits
+    try:
+        yield
+    finally:
+        iv.prec = before
 
 
 def interval(value: Value) -> Value:
@@ -75,15 +90,6 @@ def real(value: Value) -> bool:
     return not isinstance(value, iv.mpc) or sign(value.imag) is None
 
 
-def apart(one: Value, other: Value) -> bool:
-    """Whether they are different numbers for certain."""
-    if isinstance(one, Fraction) and isinstance(other, Fraction):
-        return one != other
-    gap = interval(one) - interval(other)
-    sides = (gap.real, gap.imag) if isinstance(gap, iv.mpc) else (gap,)
-    return any(sign(side) in (1, -1) for side in sides)
-
-
 def _bits(value: Fraction) -> int:
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
@@ -126,11 +132,17 @@ def _whole_power(base: Value, exponent: int) -> Value:
         if _bits(base) * abs(exponent) <= EXACT:
             return base**exponent
     base = interval(base)
-    if abs(exponent) * abs(libmp.to_int(iv.log(iv.mpf(largest(base)) + iv.mpf(2) ** -_ARGUMENT)._mpi_[1])) > _LARGEST:
+    if abs(exponent) * _scale(base) > _LARGEST:
         raise Undefined
     if isinstance(base, iv.mpf):
         return iv.make_mpf(libmp.mpi_pow_int(base._mpi_, exponent, iv.prec))
     return iv.make_mpc(mpci_pow_int(base._mpci_, exponent, iv.prec))
+
+
+def _scale(value: Value) -> int:
+    """The largest exponent of two of its ends."""
+    sides = [value] if isinstance(value, iv.mpf) else [value.real, value.imag]
+    return max(abs(exponent + bits) for side in sides for _, _, exponent, bits in side._mpi_)
 
 
 def root(value: Value, degree: Value) -> Value:

@@ -10,31 +10,37 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 
-from oblr.rewards.expressions import Expression, call, number, symbol
-from oblr.rewards.intervals import Undefined, real
+from oblr.rewards.expressions import Expression, call, number, ordered, symbol
+from oblr.rewards.intervals import Undefined, Untold, real
 from oblr.rewards.values import equal, evaluate, meet, signum
 
 #: Points at which two expressions must be shown to be the same, of those at which they must agree.
-PROVEN, SMOOTH, KINKED = 3, 8, 18
+PROVEN, SMOOTH, KINKED = 3, 8, 22
 _I = symbol("i")
 _SMOOTH = frozenset(["+", "*", "neg", "/", "^", "sin", "cos", "exp", "sinh", "cosh", "number", "symbol"])
-#: Signs of the first points: all positive, all negative, in turns; then drawn. And of magnitudes, of which the third
-#: is that of the largest number in the expressions.
-_MAGNITUDES = ((0.3, 3), (0.3, 3), (1, 10), (0.02, 0.4), (3, 40), (0.3, 3), (100, 2000), (1e5, 1e7))
-_LARGE = 6  # which of them begin at the expressions' largest number
+#: Of absolute values, where the signs of the first points are all positive, all negative, and in turns; some are
+#: multiples of the largest number in the expressions.
+_MAGNITUDES = ((0.3, 3), (0.3, 3), (1, 10), (0.02, 0.4), (3, 40), (0.2, 1.9), (1, 2.9), (100, 2000), (1e5, 1e7))
+_SCALED = (1.9, 2.9)
 
 
 def same_values(left: Expression, right: Expression) -> bool:
     """Whether they agree at all points where both are defined, and there are enough of them."""
     if left == right:
         return True
+    verdict = _verdict(left, right)
+    return ordered(left) == ordered(right) if verdict is None else verdict
+
+
+def _verdict(left: Expression, right: Expression) -> bool | None:
+    """None where it cannot be told."""
     try:
         if not names(left, right):
             return equal(left, right)
     except Undefined:
-        return False
+        return None
     everywhere = _contains(_I, left) or _contains(_I, right)
-    proven = unreal = 0
+    proven = unreal = untold = 0
     kinked = _kinked(left) or _kinked(right)
     for point in points(left, right):
         one, other = (side.mapped(point) for side in (left, right))
@@ -54,9 +60,13 @@ def same_values(left: Expression, right: Expression) -> bool:
                 proven += 1
                 if proven == PROVEN and not kinked:
                     return True
+        except Untold:
+            untold += 1
+            if untold == PROVEN:
+                return None
         except Undefined:
             continue
-    return proven >= PROVEN or (not proven and unreal >= PROVEN)
+    return proven >= PROVEN or proven + unreal >= PROVEN or None
 
 
 def proportion(left: Expression, right: Expression) -> int:
@@ -119,9 +129,8 @@ def _coordinate(place: int, trial: int, kind: str, scale: float) -> Fraction:
         return Fraction(positive * draw.randint(1, 24) + (place + trial) % 2)
     if kind == "whole":
         return Fraction(positive * (60 if trial == 2 else 7 if trial == 5 else 0))
-    low, high = _MAGNITUDES[(trial if trial < len(signs) else draw.randint(0, 7) if trial % 2 else trial) % 8]
-    large = (trial + place) % 3 == 2 and trial > len(signs)
-    value = draw.uniform(low, high) * (scale if large else 1)
+    low, high = _MAGNITUDES[trial if trial < len(signs) else 2 + (trial + 2 * place) % (len(_MAGNITUDES) - 2)]
+    value = draw.uniform(low, high) * (scale if high in _SCALED else 1)
     under = draw.choice((7, 11, 13, 17, 19, 23)) if value > 1 else 97
     value = round(value * under)
     return Fraction(positive * (value + (value % under == 0)), under)

@@ -46,7 +46,26 @@ _SINGLE = LETTERS | frozenset("dtHSBGM")
 #: Short names that are units beside a number without LaTeX that says so; others are variables side by side.
 _USUAL = frozenset(
     [
-        *("mm", "cm", "dm", "km", "nm", "mg", "kg", "ml", "mL", "cL", "dL", "kL", "Hz", "kHz", "MHz", "GHz", "kW", "MW"),
+        *(
+            "mm",
+            "cm",
+            "dm",
+            "km",
+            "nm",
+            "mg",
+            "kg",
+            "ml",
+            "mL",
+            "cL",
+            "dL",
+            "kL",
+            "Hz",
+            "kHz",
+            "MHz",
+            "GHz",
+            "kW",
+            "MW",
+        ),
         *("mW", "GW", "kJ", "MJ", "kN", "Pa", "kPa", "MPa", "hPa", "eV", "keV", "MeV", "GeV", "mol", "kV", "mV", "mA"),
         *("kA", "Wh", "kWh", "Ah", "mAh", "ft", "in", "yd", "mi", "oz", "lb", "pt", "qt", "gal", "min", "ms", "ns"),
         *("sec", "day", "yr", "yrs", "rad", "mph", "kph", "rpm", "fps", "atm", "psi", "bar", "cal", "ohm", "ha", "cc"),

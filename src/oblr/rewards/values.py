@@ -4,7 +4,7 @@ Nothing is simplified, so nothing can hang: an expression is worked out from its
 is rational, else in intervals (``intervals.py``). Intervals that do not meet are different numbers, whatever their
 size. Two that meet are the same number once both are known so closely that a difference would have shown: for fractions
 and roots by the root bound of Burnikel, Funke, Mehlhorn, Schirra and Schmitt ("A separation bound for real algebraic
-expressions", Algorithmica 2009), else to eight times the bits that all their numbers have (Richardson's uniformity
+expressions", Algorithmica 2009), else to four times the bits that all their numbers have (Richardson's uniformity
 conjecture, "The uniformity conjecture", CCA 2000, asks for fewer). What takes more bits than the limit is not told.
 """
 
@@ -17,13 +17,14 @@ from oblr.rewards.expressions import Expression, call, number
 from oblr.rewards.intervals import (
     OPERATIONS,
     Undefined,
+    Untold,
     Value,
     absolute,
     add,
-    apart,
     checked,
     interval,
     largest,
+    precision,
     real,
     sign,
 )
@@ -33,7 +34,7 @@ START, CLOSE = 128, 64
 #: Bits of two numbers that are to be told apart: of roots, of other functions (that many between them), and of
 #: factorials of what is no whole number, which mpmath works out slowly.
 _ROOTS, _FUNCTIONS, _GAMMA = 20_000, 24_000, 500
-_FEWEST, _TIMES = 256, 8
+_FEWEST, _FIRST, _TIMES = 256, 1000, 4
 _GROWING = ("exp", "sinh", "cosh", "tanh")
 _WHOLE = ("floor", "ceil", "factorial", "factorial2", "binom")
 
@@ -43,13 +44,11 @@ def evaluate(expression: Expression, bits: int = START) -> Value:
     Raises:
         Undefined: a variable, a division by zero, a pole, something that is no number, or too large a one.
     """
-    before, iv.prec = iv.prec, bits
     try:
-        return _worked_out(expression)
+        with precision(bits):
+            return _worked_out(expression)
     except (ArithmeticError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise Undefined from error
-    finally:
-        iv.prec = before
 
 
 def _worked_out(expression: Expression) -> Value:
@@ -85,7 +84,8 @@ def equal(one: Expression, other: Expression, sampled: bool = False) -> bool:
     """Whether they are the same number; ``sampled``: at one of several points, where fewer bits do.
 
     Raises:
-        Undefined: one of them is none, or it cannot be told.
+        Undefined: one of them is none.
+        Untold: it would take more bits than the limit.
     """
     values = evaluate(one), evaluate(other)
     if apart(*values):
@@ -93,24 +93,29 @@ def equal(one: Expression, other: Expression, sampled: bool = False) -> bool:
     if all(isinstance(value, Fraction) for value in values):
         return True
     needed, limit = _needed(one, other, sampled)
-    bits = needed + CLOSE
-    while bits < 3 * limit:
+    bits = min(needed, _FIRST) + CLOSE
+    while bits <= 2 * limit:
         values = evaluate(one, bits), evaluate(other, bits)
-        if apart(*values):
+        if apart(*values, bits):
             return False
-        if near(*values, Fraction(1, 2**needed), bits):
+        if needed <= min(bits, limit) and near(*values, Fraction(1, 2**needed), bits):
             return True
-        bits *= 2
-    raise Undefined
+        bits = min(4 * bits, needed + CLOSE) if bits < needed <= limit else 2 * bits
+    raise Untold
+
+
+def apart(one: Value, other: Value, bits: int = START) -> bool:
+    """Whether they are different numbers for certain."""
+    with precision(bits):
+        gap = add(one, -other)
+    sides = (gap.real, gap.imag) if isinstance(gap, iv.mpc) else (gap,)
+    return any(sign(side) in (1, -1) for side in sides)
 
 
 def near(one: Value, other: Value, distance: Fraction, bits: int = START) -> bool:
     """Whether they are for certain no further from each other."""
-    before, iv.prec = iv.prec, bits
-    try:
+    with precision(bits):
         return bool(largest(add(one, -other)) <= interval(distance).a)
-    finally:
-        iv.prec = before
 
 
 def meet(one: Value, other: Value) -> bool:
@@ -151,11 +156,7 @@ def signum(expression: Expression) -> int:
 
 
 def _needed(one: Expression, other: Expression, sampled: bool) -> tuple[int, int]:
-    """Bits after the point that tell the two apart, and the most that are worked out.
-
-    Raises:
-        Undefined: the first is more than the second.
-    """
+    """Bits after the point that tell the two apart, and the most that are worked out."""
     functions = _count(one) + _count(other)
     limit = _FUNCTIONS // max(functions, 3) if functions else _ROOTS
     needed = _separation(one, other) if not functions else None
@@ -163,9 +164,7 @@ def _needed(one: Expression, other: Expression, sampled: bool) -> tuple[int, int
         sizes = max(_FEWEST, _TIMES * (_size(one) + _size(other)))
         needed = min(needed, sizes) if needed and sampled else sizes
     if any(_has_gamma(side) for side in (one, other)):
-        needed, limit = max(_FEWEST, needed * 3 // _TIMES), _GAMMA
-    if needed > limit:
-        raise Undefined
+        needed, limit = max(_FEWEST, needed * 3 // 4), _GAMMA
     return needed, limit
 
 
@@ -232,9 +231,12 @@ def _size(expression: Expression) -> int:
         return _bits(args[0].numerator) + _bits(args[0].denominator)
     if op == "symbol":
         return 2
-    if op in _WHOLE:
+    if op == "^" or op in _WHOLE:
         value = evaluate(expression)
-        return _bits(value.numerator) + _bits(value.denominator) if isinstance(value, Fraction) else 20
+        if isinstance(value, Fraction):
+            return _bits(value.numerator) + _bits(value.denominator)
+        if op in _WHOLE:
+            return 20
     inner = 1 + sum(map(_size, args))
     if op == "^":
         return inner + _times(args[1]) * _size(args[0])
