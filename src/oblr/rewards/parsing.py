@@ -64,7 +64,8 @@ class _Parser:
             if sign := self.take("*", "/"):
                 left = call(sign, left, call("neg", self.power()) if self.take("-") else self.power())
             elif self.begins():
-                if self.tokens[-1].kind == "number" and not self.closed:
+                factorial = left.op != "number" and [token.text for token in self.tokens[-2:-1]] == ["!"]
+                if self.tokens[-1].kind == "number" and not self.closed and not factorial:
                     raise Unreadable("a number after another, with nothing between them")
                 left = _side_by_side(left, self.power())
             else:

@@ -34,7 +34,7 @@ def chain(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) 
     name = _name(members[0]) or _called(members[0], read)
     if name is not None and len(members) == 2:
         return _named(name, members, read)
-    other = _name(members[1])
+    other = _name(members[1]) or (_called(members[1], read) if len(members) == 2 else None)
     if name is None and other is not None and list(marks) == ["="] and other not in _symbols(members[0]):
         return _named(other, members[::-1], read)
     values = [read(member) for member in (members if name is None else members[1:])]
@@ -186,6 +186,8 @@ def _called(tokens: Sequence[Token], read: Read) -> str | None:
     r"""What nobody works out, as a name: ``f(1982)``, ``f'(2)``, ``P(\text{red})``, ``\gcd(a, b)``."""
     if tokens[0].kind == "letter" and tokens[-1].text == ")" and _applied(tokens):
         return spelled(list(tokens))
+    if [tokens[0].text, tokens[-1].text] == ["|", "|"] and len(tokens) == 3 and tokens[1].text.isupper():
+        return spelled(list(tokens))  # how many are in a set, how long a segment is
     if tokens[0].kind not in ("letter", "run", "word", "unknown", "name") and tokens[0].text not in ("[", "|"):
         return None
     try:

@@ -24,6 +24,7 @@ from oblr.rewards.intervals import (
     checked,
     interval,
     largest,
+    multiply,
     precision,
     real,
     sign,
@@ -112,7 +113,7 @@ def apart(one: Value, other: Value, bits: int = START) -> bool:
     return any(sign(side) in (1, -1) for side in sides)
 
 
-def near(one: Value, other: Value, distance: Fraction, bits: int = START) -> bool:
+def near(one: Value, other: Value, distance: Value, bits: int = START) -> bool:
     """Whether they are for certain no further from each other."""
     with precision(bits):
         return bool(largest(add(one, -other)) <= interval(distance).a)
@@ -122,8 +123,10 @@ def meet(one: Value, other: Value) -> bool:
     """Whether they are the same as far as their intervals show, which are narrow."""
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
-    size = max(_fraction(largest(value)) for value in (one, other))
-    return not apart(one, other) and near(one, other, max(size, Fraction(1, 2**CLOSE)) / 2**CLOSE)
+    if apart(one, other):
+        return False
+    little = Fraction(1, 2**CLOSE)
+    return near(one, other, little**2) or near(one, other, multiply(little, largest(one)))
 
 
 def within(one: Expression, other: Expression, tolerance: Fraction, most: Fraction | None = None) -> bool:
@@ -134,8 +137,9 @@ def within(one: Expression, other: Expression, tolerance: Fraction, most: Fracti
         return False
     if not all(isinstance(value, Fraction | iv.mpf) for value in values):
         return False
-    smallest = _fraction(absolute(interval(values[0])).a) if not isinstance(values[0], Fraction) else abs(values[0])
-    return near(*values, smallest * tolerance if most is None else min(smallest * tolerance, most))
+    with precision(START):
+        distance = multiply(absolute(values[0]), tolerance)
+    return near(*values, distance) and (most is None or near(*values, most))
 
 
 def constant(expression: Expression) -> Value | None:
