@@ -161,8 +161,8 @@ f(1982)=660
     = 5 ; 5=|S|
     ≠ |S|=4 ; |T|=5
 12
-    = P(3)=3\cdot 4=12 ; P(\text{red})=12 ; f'(2)=12 ; f^{-1}(2)=12 ; [ABC]=12 ; \gcd(24,36)=12 ; \mathbb{E}[X]=12 ; a_1+a_2=12
-    = 12=a+b ; x^2=12 ; |AB| = 12 ; \int_0^1 f(x)\,dx=12 ; S_{10}=12 ; \angle A=12^\circ ; a+b=5+7=12
+    = P(3)=3\cdot 4=12 ; P(\text{red})=12 ; f'(2)=12 ; f^{-1}(2)=12 ; [ABC]=12 ; \gcd(24,36)=12 ; \mathbb{E}[X]=12
+    = 12=a+b ; a_1+a_2=12 ; x^2=12 ; |AB| = 12 ; \int_0^1 f(x)\,dx=12 ; S_{10}=12 ; \angle A=12^\circ ; a+b=5+7=12
     ≠ P(3)=3\cdot 5=12 ; P(3)=12=13 ; 2+2=12 ; a+b=5+6=12 ; a+b=13 ; 12+x=5 ; x-12x=0 ; 12x=0 ; 12 ab ; 12ab ; x^2-12=0
 \text{Monday}
     = Monday ; monday ; \textbf{Monday}
