@@ -41,6 +41,8 @@ _OWN |= {name: currency for currency, names in _CURRENCIES.items() for name in (
 _NUMBERS = frozenset(["quarter", "quarters", "fifth", "fifths", "thou", "k"])
 _ANGLES = frozenset(["degree", "degrees", "radian", "radians", "rad", "arcminute", "arcsecond", "gradian"])
 ANGLE = "angle"
+#: Units that zero of another one is not zero of, and logarithms: nothing is converted into them.
+_NO_MULTIPLE = re.compile(r"^degree_[A-Z]|bel|neper")
 #: Single letters that are units, in LaTeX that says so; pint has constants by other ones.
 _SINGLE = LETTERS | frozenset("dtHSBGM")
 #: Short names that are units beside a number without LaTeX that says so; others are variables side by side.
@@ -131,7 +133,7 @@ def _by_pint(text: str) -> Unit | None:
     expression = re.sub(r"\s*\^\s*(-?)\s*(\d)", r"**\1\2", _NAME.sub(lambda _: str(next(parts)), text))
     try:
         unit = _registry().Quantity(Fraction(1), _registry().parse_units(expression))
-        if not unit._is_multiplicative:  # °C and dB are no multiples of anything else
+        if any(_NO_MULTIPLE.search(name) for name, _ in unit.unit_items()):
             return Unit(text, str(sorted(unit.unit_items())))
         quantity = unit.to_base_units()
     except (pint.errors.PintError, ValueError, TypeError, AttributeError, SyntaxError, ZeroDivisionError, TokenError):
