@@ -124,6 +124,46 @@ f(x)=-x+22
 -1+i
     = i-1 ; i - 1
     ≠ 1-i ; -1-i ; -1
+0.15
+    = 15 pct ; 15\text{ pct.} ; 15\%
+    ≠ 1.5 pct ; 15 pt
+\frac{49!}{2}
+    = \frac12 49! ; 49!/2 ; 2^{-1}49!
+    ≠ 49! ; \frac12 48! ; 12 49!
+(2n-1)!!
+    = (2n-1)!!
+    ≠ ((2n-1)!)! ; (2n-1)! ; (2n-1)!!!
+15\cdot a
+    = 15a
+    ≠ 5!!a ; 15!!a ; 5!a
+2e^{i\pi/3}
+    = 2\mathrm{e}^{\mathrm{i}\pi/3} ; 2\mathrm e^{i\pi/3} ; 2{\rm e}^{i\pi/3} ; 2\operatorname{e}^{i\pi/3} ; 2ⅇ^{ⅈ\pi/3}
+    ≠ 2 ; 2\mathrm{m}^{i\pi/3} ; e^{i\pi/3}
+\tan(\ln x)
+    = \operatorname{tan}(\mathrm{ln}\,x) ; \operatorname{tg}(\ln x) ; \tg(\ln x)
+    ≠ \text{tan} ; \operatorname{cot}(\ln x)
+8 \text{ MB}
+    = 8 MB ; 8000 kB ; 8000 KB ; 64\text{ Mbit} ; 0.008\text{ GB} ; 64 \text{ megabits} ; 8
+    ≠ 8 Mb ; 8 GB ; 8000 MB ; 8 mb ; 8 m
+3 \text{ mW}
+    = 3 mW ; 0.003 W ; 3 \text{ milliwatts}
+    ≠ 3 MW ; 3 \text{ MW} ; 3 W
+1 AU
+    = 149597870.7 km ; 1
+    ≠ 149597870.8 km ; 1 au^2
+27 \text{ degC}
+    = 27 ; 27\text{ degC}
+    ≠ 548.3 \text{ K} ; 27 \text{ K}
+f(1982)=660
+    = 660 ; f(1982) = 660
+    ≠ f(1983)=660 ; g(1982)=660 ; 661 ; 1982
+|S|=5
+    = 5 ; 5=|S|
+    ≠ |S|=4 ; |T|=5
+12
+    = P(3)=3\cdot 4=12 ; P(\text{red})=12 ; f'(2)=12 ; f^{-1}(2)=12 ; [ABC]=12 ; \gcd(24,36)=12 ; \mathbb{E}[X]=12
+    = 12=a+b ; a_1+a_2=12 ; x^2=12 ; |AB| = 12 ; \int_0^1 f(x)\,dx=12 ; S_{10}=12 ; \angle A=12^\circ ; a+b=5+7=12
+    ≠ P(3)=3\cdot 5=12 ; P(3)=12=13 ; 2+2=12 ; a+b=5+6=12 ; a+b=13 ; 12+x=5 ; x-12x=0 ; 12x=0 ; 12 ab ; 12ab ; x^2-12=0
 \text{Monday}
     = Monday ; monday ; \textbf{Monday}
     ≠ Tuesday ; Mon
@@ -246,6 +286,13 @@ def test_inequalities_of_several_names():
     assert same("2x - 2y < 0", "x < y")
     assert not same("x < y", "x > y")
     assert not same("x < y", "x = y")
+
+
+def test_zero_is_what_an_equation_is_solved_for():
+    assert same("0", "f(3)=0")
+    assert same("0", r"\cos\theta=0")
+    for equation in ("x^2-4=0", "xy=0", "x+y=0", "2x=0"):
+        assert not same("0", equation)
 
 
 def test_neither_a_mixed_number_nor_a_product():

@@ -34,6 +34,36 @@ def test_exact(text, completion, expected):
     assert ExactReward(AnswerFormat())(PROBLEM, text, completion) == expected
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("1,234", "1234", True),
+        ("-1234567.5", "-1,234,567.5", True),
+        ("$1,234", "$1234", True),
+        ("34", "3,4", False),
+        ("3,4", "34", False),
+        ("ab", "a,b", False),
+        ("1234", "12,34", False),
+        ("1234", "1,2,3,4", False),
+        ("1234", "0,001,234", False),
+        ("001234", "001,234", False),
+        ("1234", "1234,", False),
+        ("1234", ",1234", False),
+        ("12345678", "12,345,678", True),
+        ("12345678", "1234,5678", False),
+        ("1.234567", "1.234,567", False),
+        ("1234 567", "1,234 567", False),
+        ("1,234 1,234", "1234 1234", False),
+        ("f(1,234)", "f(1234)", False),
+        ("3,4", "3,4.", True),
+    ],
+)
+def test_commas_between_thousands_go_and_no_others(gold, answer, expected):
+    problem = Problem("p", "?", gold)
+    assert ExactReward(AnswerFormat())(problem, f"Answer: {answer}", ENDED) == float(expected)
+    assert ExactReward(AnswerFormat())(Problem("p", "?", answer), f"Answer: {gold}", ENDED) == float(expected)
+
+
 def test_reasoning_gyms_scorer_pays_no_partial_marks():
     problem = ReasoningGymProblems("chain_sum", size=5, seed=1)[0]
     reward = ReasoningGymReward(AnswerFormat())

@@ -71,6 +71,8 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<box>\{)|(?P<bare>[^\s{}$\\A-Za-z]+
 _BOXES_AND_BRACES = re.compile(rf"{_BOX.pattern}|\\.|[{{}}]", re.DOTALL)
 _MARKER = re.compile(r"answer:|answer is:?|####", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.(?=\s|\*|$)")
+#: A number whose commas separate groups of three digits, with a sign and a currency or without.
+_THOUSANDS = re.compile(r"[+-]?[$€£¥₹]?[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?%?", re.ASCII)
 #: Of Markdown, around markers and answers.
 _DECORATION = " \t\r\n*`"
 
@@ -126,10 +128,11 @@ class AnswerReward(ABC):
 
 
 class ExactReward(AnswerReward):
-    """1 where the extracted answer is the problem's answer, after thousands separators and a final period; else 0."""
+    """1 where the extracted answer is the problem's, but for a final period and commas between thousands; else 0."""
 
     def correct(self, problem: Problem, answer: str) -> bool:
         return self.spelling(answer) == self.spelling(problem.answer)
 
     def spelling(self, answer: str) -> str:
-        return answer.strip().removesuffix(".").replace(",", "")
+        answer = answer.strip().removesuffix(".")
+        return answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer

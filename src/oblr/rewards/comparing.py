@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from oblr.rewards.expressions import Expression, Written, symbol, written
+from oblr.rewards.expressions import Expression, Written, call, number, symbol, written
+from oblr.rewards.sampling import proportion, same_values
 from oblr.rewards.structure import (
     Answer,
     Based,
@@ -20,11 +21,14 @@ from oblr.rewards.structure import (
     Unread,
     Words,
 )
-from oblr.rewards.values import close_to, constant, difference, ratio, same_values
+from oblr.rewards.units import ANGLE
+from oblr.rewards.values import constant, within
 
 #: How the constant of an integration is spelled.
 _CONSTANTS = frozenset(("C", "c", "K", "k", "C_1", "C_0", "c_1", "C'"))
-#: Of two units' ratio, which floating-point numbers hold.
+#: What is left to work out.
+_WORK = ("factorial", "factorial2", "binom")
+#: Relative error of converted angles, whose units' ratio is not rational.
 _CONVERTED = Fraction(1, 10**9)
 
 
@@ -128,8 +132,8 @@ def _same_equation(gold: Answer, given: Answer) -> bool:
         return False
     if not _finished(other.left, one.left) or not _finished(other.right, one.right):
         return False
-    factor = ratio(difference(one.left, one.right), difference(other.left, other.right))
-    return factor is not None and (one.op in ("=", "≠") or factor.real > 0)
+    way = proportion(*(call("+", side.left, call("neg", side.right)) for side in (one, other)))
+    return way > 0 or (way < 0 and one.op in ("=", "≠"))
 
 
 def _relation(answer: Answer) -> Relation | None:
@@ -140,6 +144,11 @@ def _relation(answer: Answer) -> Relation | None:
         if value.symbols() and answer.bare is None:
             return Relation("=", symbol(answer.name), value)
     return None
+
+
+def _stated(relation: Relation, other: Quantity, rules: Rules) -> bool:
+    """Whether ``expression = value`` gives that value to what its other side names: ``|S| = 5``, ``V/π = 75``."""
+    return relation.value is not None and same(other, relation.value, rules)
 
 
 def _same_group(gold: Group, given: Group, rules: Rules) -> bool:
@@ -164,44 +173,58 @@ def _same_quantity(gold: Quantity, given: Quantity, rules: Rules) -> bool:
         return not given.percent and same_values(gold.product, given.expression)
     if given.product is not None and gold.unit is None and gold.expression.symbols():
         return same_values(gold.expression, given.product)
-    factor: float | None = 1.0
+    factor: Fraction | None = Fraction(1)
     if gold.unit is not None and given.unit is not None:
         factor = given.unit.over(gold.unit)
     if factor is None or (gold.percent and given.unit) or (given.percent and gold.unit):
         return False
     one, other = written(gold.expression), written(given.expression)
-    if factor != 1.0:
-        if one is not None and other is None:
-            return False
-        ours, theirs = constant(gold.expression), constant(given.expression)
-        return ours is not None and theirs is not None and close_to(ours, theirs * factor, _CONVERTED)
+    if factor != 1:
+        return (one is None or other is not None) and _same_converted(gold, given, factor, rules)
     if one is not None and other is not None:
         return _same_number(gold, one, given, other, rules)
     if gold.percent != given.percent:
         return False
-    if one is not None:
-        exact = constant(given.expression)  # only what no decimal is need not be worked out
-        return (
-            one.decimal
-            and exact is not None
-            and not isinstance(exact, Fraction)
-            and close_to(exact, one.value, rules.rounding)
-        )
+    if one is not None:  # only what no decimal is need not be worked out
+        return one.decimal and _rounds(given.expression, one.value, rules.rounding, _last_place(one.value))
     if same_values(gold.expression, given.expression):
         return True
     if other is not None and other.decimal:
-        exact = constant(gold.expression)
-        return (
-            exact is not None
-            and not isinstance(exact, Fraction)
-            and close_to(exact, other.value, max(rules.rounding, rules.tolerance))
-        )
+        return _rounds(gold.expression, other.value, max(rules.rounding, rules.tolerance))
     return _same_integral(gold.expression, given.expression)
+
+
+def _same_converted(gold: Quantity, given: Quantity, factor: Fraction, rules: Rules) -> bool:
+    """Quantities in different units of one kind, the second ``factor`` times the first's."""
+    theirs = call("*", given.expression, number(factor))
+    if gold.unit is not None and gold.unit.dimension == ANGLE:
+        return within(gold.expression, theirs, max(_CONVERTED, rules.tolerance))
+    if rules.tolerance and within(gold.expression, theirs, rules.tolerance):
+        return True
+    return same_values(gold.expression, theirs)
+
+
+def _rounds(exact: Expression, decimal: Fraction, relative: Fraction, most: Fraction | None = None) -> bool:
+    """Whether the decimal stands for that number, which is none; ``most`` is the absolute error that it may have."""
+    value = constant(exact)
+    if value is None or isinstance(value, Fraction):
+        return False
+    return within(exact, number(decimal), relative, most)
+
+
+def _last_place(decimal: Fraction) -> Fraction:
+    """What one is in the last digit of a decimal that is not 0."""
+    places = 0
+    while (decimal * 10**places).denominator > 1:
+        places += 1
+    while decimal and (decimal * Fraction(10) ** (places - 1)).denominator == 1:
+        places -= 1
+    return Fraction(10) ** -places
 
 
 def _finished(given: Expression, gold: Expression) -> bool:
     """Whether no factorial is left to work out, unless there are such in the problem's answer."""
-    return not given.has("factorial", "binom") or gold.has("factorial", "binom")
+    return not given.has(*_WORK) or gold.has(*_WORK)
 
 
 def _same_number(gold: Quantity, one: Written, given: Quantity, other: Written, rules: Rules) -> bool:
@@ -213,11 +236,14 @@ def _same_number(gold: Quantity, one: Written, given: Quantity, other: Written, 
 
 
 def _equal(gold: Written, given: Written, rules: Rules) -> bool:
-    if gold.value == given.value or (rules.tolerance and close_to(gold.value, given.value, rules.tolerance)):
+    gap = abs(gold.value - given.value)
+    if gap <= abs(gold.value) * rules.tolerance:
         return True
     if given.decimal and _endless(gold.value):
-        return close_to(gold.value, given.value, rules.rounding)
-    return gold.decimal and _endless(given.value) and close_to(given.value, gold.value, rules.rounding)
+        return gap <= abs(gold.value) * rules.rounding
+    if not gold.decimal or not _endless(given.value):
+        return False
+    return gap <= min(abs(given.value) * rules.rounding, _last_place(gold.value))
 
 
 def _endless(value: Fraction) -> bool:
@@ -259,4 +285,5 @@ _BY_KIND: list[tuple[tuple[type | tuple[type, ...], type | tuple[type, ...]], _C
     ((Group, Matrix), lambda gold, given, rules: (c := _column(gold)) is not None and _same_matrix(c, given, rules)),
     ((Joined, Joined), lambda gold, given, rules: _each_once(gold.parts, given.parts, rules)),
     ((Relation, Relation), lambda gold, given, _: _same_equation(gold, given)),
+    ((Quantity, Relation), lambda gold, given, rules: _stated(given, gold, rules)),
 ]

@@ -45,6 +45,15 @@ def call(op: str, *args: Expression) -> Expression:
     return Expression(op, args)
 
 
+def ordered(expression: Expression) -> Expression:
+    """With the terms of every sum, and the factors of every product, in one order."""
+    parts = [ordered(part) for part in expression.parts()]
+    if expression.op in ("+", "*"):
+        flat = [inner for part in parts for inner in (part.args if part.op == expression.op else [part])]
+        return Expression(expression.op, tuple(sorted(flat, key=repr)))
+    return Expression(expression.op, tuple(parts) or expression.args)
+
+
 def either_sign(expression: Expression) -> list[Expression]:
     """Both values of an expression with ±; the lower signs of all ± and ∓ belong together."""
     if not expression.has("±", "∓"):

@@ -64,7 +64,8 @@ class _Parser:
             if sign := self.take("*", "/"):
                 left = call(sign, left, call("neg", self.power()) if self.take("-") else self.power())
             elif self.begins():
-                if self.tokens[-1].kind == "number" and not self.closed:
+                factorial = left.op != "number" and [token.text for token in self.tokens[-2:-1]] == ["!"]
+                if self.tokens[-1].kind == "number" and not self.closed and not factorial:
                     raise Unreadable("a number after another, with nothing between them")
                 left = _side_by_side(left, self.power())
             else:
@@ -79,16 +80,23 @@ class _Parser:
         return kind in ("number", "letter", "run", "name") or (kind == "word" and len(text) == 1)
 
     def power(self) -> Expression:
-        bracket, base, plain = self.next() == "(", self.atom(), True
+        closed, base = self.next() == "(", self.atom()
         while self.next() in ("!", "^"):
-            plain = False
-            base = call("factorial", base) if self.take("!") else self.raised(base)
-        self.closed = bracket and plain
+            if self.take("^"):
+                closed = self.next() == "{"
+                base = call("^", base, self.script())
+            else:
+                closed, base = True, self.factorial(base)
+        self.closed = closed
         return base
 
-    def raised(self, base: Expression) -> Expression:
-        self.take("^")
-        return call("^", base, self.script())
+    def factorial(self, base: Expression) -> Expression:
+        marks = 0
+        while self.take("!"):
+            marks += 1
+        if marks > 2:
+            raise Unreadable("a factorial of several steps")
+        return call("factorial" if marks == 1 else "factorial2", base)
 
     def script(self) -> Expression:
         if sign := self.take("-", "+"):

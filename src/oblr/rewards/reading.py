@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from oblr.rewards import units
-from oblr.rewards.expressions import call, either_sign, symbol, written
+from oblr.rewards.expressions import Expression, call, either_sign, symbol, written
 from oblr.rewards.parsing import SCALES, parse
 from oblr.rewards.relations import chain, related
 from oblr.rewards.structure import (
@@ -21,9 +21,8 @@ from oblr.rewards.structure import (
     Unread,
     Words,
 )
-from oblr.rewards.tokens import Token, Unreadable, spelled, tokenize
+from oblr.rewards.tokens import OPENING, Token, Unreadable, enclosed, spelled, tokenize
 
-OPENING = {"(": ")", "[": "]", "{": "}", "⦃": "⦄", "⌊": "⌋", "⌈": "⌉", "⟨": "⟩"}
 _RELATIONS = frozenset(["=", "<", ">", "≤", "≥", "≠", "≈", "∈"])
 _EVERYTHING = Group("()", tuple(Quantity("", value) for value in (call("neg", symbol("∞")), symbol("∞"))))
 _BASED = re.compile(r"(-?[0-9A-Z]+|\(-?[0-9A-Z]+\))_\{?(\d{1,2})\}?|(-?[0-9A-Z]+) ?base ?(\d{1,2})")
@@ -58,18 +57,6 @@ def split(tokens: Sequence[Token], at: Callable[[Token], bool]) -> tuple[list[li
         else:
             parts[-1].append(token)
     return parts, marks
-
-
-def enclosed(tokens: Sequence[Token]) -> bool:
-    """Whether the first token is a bracket that the last one closes, of whatever kind."""
-    if len(tokens) < 2 or tokens[0].text not in OPENING or tokens[-1].text not in OPENING.values():
-        return False
-    depth = 0
-    for token in tokens[:-1]:
-        depth += (token.text in OPENING) - (token.text in OPENING.values())
-        if depth == 0:
-            return False
-    return True
 
 
 class _Reader:
@@ -198,7 +185,7 @@ class _Reader:
     def _quantity(self, tokens: Sequence[Token], text: str) -> Quantity:
         tokens = list(tokens)
         percent = False
-        if tokens[-1].text == "%" or tokens[-1].text.lower() in ("percent", "percents"):
+        if tokens[-1].text == "%" or tokens[-1].text.lower() in ("percent", "percents", "pct"):
             percent = True
             tokens.pop()
         elif [token.text.lower() for token in tokens[-2:]] == ["per", "cent"]:
@@ -217,7 +204,7 @@ class _Reader:
                 if unit is not None and found.over(unit) != 1.0:
                     break
                 value = parse(tokens[:start])
-                product = parse(tokens) if _is_letter(tokens, start) else None
+                product = _product(tokens, start)
                 if product is not None and written(value) is None:
                     break
                 return Quantity(text, value, found, product=product)
@@ -229,7 +216,9 @@ class _Reader:
         if any(token.text in OPENING and token.text not in "{(" for token in rest):
             return None
         letter = first.kind == "letter" and first.spaced and first.text in units.LETTERS
-        if not (letter or first.kind in ("word", "run") or first.text in ("°", "Omega") or first.text in units.MARKS):
+        second = first.text == "sec" and len(rest) == 1  # which is a function elsewhere
+        known = first.text in ("°", "Omega") or first.text in units.MARKS
+        if not (letter or second or known or first.kind in ("word", "run")):
             return None
         if first.text in SCALES or tokens[start - 1].text in ("^", "_", "+", "-", "*", "/"):
             return None
@@ -246,8 +235,16 @@ def written_number(tokens: Sequence[Token]) -> bool | None:
         return None
 
 
-def _is_letter(tokens: Sequence[Token], start: int) -> bool:
-    return len(tokens) == start + 1 and tokens[start].kind == "letter"
+def _product(tokens: list[Token], start: int) -> Expression | None:
+    """All of it, where the letters of a unit may be variables as well."""
+    first, rest = tokens[start], tokens[start:]
+    spaced_run = first.kind == "run" and first.spaced
+    if first.kind not in ("letter", "run") or spaced_run or spelled(rest) in units.QUOTIENTS:
+        return None
+    try:
+        return parse(tokens)
+    except Unreadable:
+        return None
 
 
 def _is_text(tokens: Sequence[Token]) -> bool:

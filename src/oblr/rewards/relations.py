@@ -6,15 +6,20 @@ from fractions import Fraction
 
 from oblr.rewards.expressions import Expression, call, number, symbol, written
 from oblr.rewards.parsing import parse
+from oblr.rewards.sampling import same_values
 from oblr.rewards.structure import Answer, Group, Named, Quantity, Relation, Rounded
-from oblr.rewards.tokens import Token, Unreadable, spelled
-from oblr.rewards.values import close_to, constant, same_values
+from oblr.rewards.tokens import Token, Unreadable, enclosed, spelled
+from oblr.rewards.values import within
 
 Read = Callable[[Sequence[Token]], Answer]
 #: How far a rounded value may be from the one before ≈.
 ROUGHLY = Fraction(1, 20)
 #: And of a decimal in a chain of equalities.
 ROUNDED = Fraction(1, 10**6)
+#: Members of a chain that may hold variables where its last does not: what is asked for, and a formula of it.
+_FORMULAS = 2
+#: Letters that stand for functions more often than for factors.
+_FUNCTIONS = frozenset("fghpFGHPE")
 _ANY = Quantity("", symbol("∞"))
 
 
@@ -26,16 +31,17 @@ def chain(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) 
     """
     if len(members) == 2 and _arguments(members[1]) and not _arguments(members[0]):
         members = members[::-1]
-    name = _name(members[0])
+    name = _name(members[0]) or _called(members[0], read)
     if name is not None and len(members) == 2:
         return _named(name, members, read)
-    other = _name(members[1])
+    other = _name(members[1]) or (_called(members[1], read) if len(members) == 2 else None)
     if name is None and other is not None and list(marks) == ["="] and other not in _symbols(members[0]):
         return _named(other, members[::-1], read)
     values = [read(member) for member in (members if name is None else members[1:])]
     links = marks if name is None else marks[1:]
-    if name is not None and isinstance(values[0], Quantity) and values[0].expression.symbols():
-        values, links = values[1:] or values, links[1:]  # A = πr² = 9π
+    for _ in range(_FORMULAS if len(members) > 2 and not _symbolic(values[-1]) else 0):
+        if _symbolic(values[0]):
+            values, links = values[1:], links[1:]  # A = πr² = 9π
     answer = values[0]
     for link, value in zip(links, values[1:], strict=True):
         before = answer.rounded if isinstance(answer, Rounded) else answer
@@ -76,7 +82,13 @@ def _equation(left: Quantity, right: Quantity) -> Answer:
     for side, rest in ((one, other), (other, one)):
         if solved := _solved(side, rest):
             return Named(solved[0], Quantity(right.text, solved[1]))
-    return Relation("=", one, other)
+    named, value = (one, right) if one.symbols() else (other, left)
+    states = not value.expression.symbols() and (value.expression != number(0) or named.op not in ("+", "*", "/", "^"))
+    return Relation("=", one, other, value if states else None)
+
+
+def _symbolic(answer: Answer) -> bool:
+    return isinstance(answer, Quantity) and bool(answer.expression.symbols())
 
 
 def _solved(one: Expression, other: Expression) -> tuple[str, Expression] | None:
@@ -137,16 +149,14 @@ def _equal(one: Expression, other: Expression) -> bool:
     """Whether they are, but for the rounding of a decimal."""
     if same_values(one, other):
         return True
-    values, decimals = (constant(one), constant(other)), (written(one), written(other))
-    rounded = any(number is not None and number.decimal for number in decimals)
-    return rounded and None not in values and close_to(*values, ROUNDED)
+    rounded = any(number is not None and number.decimal for number in (written(one), written(other)))
+    return rounded and within(one, other, ROUNDED)
 
 
 def _roughly(exact: Answer, rounded: Answer) -> bool:
     if not isinstance(exact, Quantity) or not isinstance(rounded, Quantity):
         return False
-    one, other = constant(exact.expression), constant(rounded.expression)
-    return one is not None and other is not None and close_to(one, other, ROUGHLY)
+    return within(exact.expression, rounded.expression, ROUGHLY)
 
 
 def _name(tokens: Sequence[Token]) -> str | None:
@@ -170,6 +180,35 @@ def _name(tokens: Sequence[Token]) -> str | None:
     except Unreadable:
         return None
     return expression.args[0] if expression.op == "symbol" and expression.symbols() else None
+
+
+def _called(tokens: Sequence[Token], read: Read) -> str | None:
+    r"""What nobody works out, as a name: ``f(1982)``, ``f'(2)``, ``P(\text{red})``, ``\gcd(a, b)``."""
+    if tokens[0].kind == "letter" and tokens[-1].text == ")" and _applied(tokens):
+        return spelled(list(tokens))
+    if [tokens[0].text, tokens[-1].text] == ["|", "|"] and len(tokens) == 3 and tokens[1].text.isupper():
+        return spelled(list(tokens))  # how many are in a set, how long a segment is
+    if tokens[0].kind not in ("letter", "run", "word", "unknown", "name") and tokens[0].text not in ("[", "|"):
+        return None
+    try:
+        read(tokens)
+    except Unreadable:
+        pass
+    else:
+        return None
+    unknown = any(token.kind in ("letter", "run", "word", "unknown") for token in tokens)
+    return spelled(list(tokens)) if unknown else None
+
+
+def _applied(tokens: Sequence[Token]) -> bool:
+    """Whether the rest is primes and one pair of brackets, around what is no factor."""
+    opening = next(i for i, token in enumerate(tokens[1:], 1) if token.text != "'")
+    if tokens[opening].text != "(" or not enclosed(tokens[opening:]):
+        return False
+    try:
+        return tokens[0].text in _FUNCTIONS or not parse(list(tokens[opening:])).symbols()
+    except Unreadable:
+        return True
 
 
 def _arguments(tokens: Sequence[Token]) -> list[str]:

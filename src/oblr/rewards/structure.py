@@ -1,6 +1,6 @@
 """What an answer can be; plain data. ``text`` is how it is spelled, without what does not count."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oblr.rewards.expressions import Expression
 from oblr.rewards.units import Unit
@@ -84,11 +84,12 @@ class Named:
 
 @dataclass(frozen=True)
 class Relation:
-    """``left op right``; ``op`` is one of = < ≤ ≠."""
+    """``left op right``; ``op`` is one of = < ≤ ≠. ``value`` is the side that is a number, where the other names it."""
 
     op: str
     left: Expression
     right: Expression
+    value: "Quantity | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """An answer as people and models write it, LaTeX or plain, cut into tokens that mean the same in both."""
 
 import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal["number", "letter", "run", "word", "name", "mark", "begin", "end", "unknown"]
@@ -88,7 +89,10 @@ _GREEK = frozenset(
     ]
 )
 _NAMES = FUNCTIONS | _GREEK
-_ALIASES = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom"}
+_ALIASES = {
+    **{"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom"},
+    **{"tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc"},
+}
 _MARKS = {
     **dict.fromkeys(("cdot", "times", "ast", "bullet"), "*"),
     **dict.fromkeys(("le", "leq", "leqslant"), "≤"),
@@ -116,7 +120,7 @@ _UNICODE = str.maketrans(
         **{"⁄": "/", "∕": "/", "÷": "/", "＋": "+", "＝": "=", "（": "(", "）": ")", "，": ",", "′": "'", "’": "'"},
         **{"√": r"\sqrt ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}"},
         **{"⅔": r"\frac{2}{3}", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda "},
-        **{"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∣": "|"},
+        **{"ℯ": "e", "ⅇ": "e", "ⅈ": "i", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∣": "|"},
     }
 )
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
@@ -126,7 +130,8 @@ _GONE = re.compile(
 )
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;: >]|quad(?![A-Za-z])|qquad(?![A-Za-z])|thinspace(?![A-Za-z]))|~|(?<!\\)\$")
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal|md)?|mbox|hbox|mathrm|mathsf|mathtt|operatorname\*?|rm)\s*\{([^{}]*)\}"
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|md)?|mbox|hbox|mathsf|mathtt|(?P<name>mathrm|operatorname\*?|rm))"
+    r"\s*(?:\{(?P<text>[^{}]*)\}|(?P<bare>(?<![A-Za-z])[A-Za-z](?![A-Za-z])))"
 )
 #: Spaces between groups of three digits; a fraction after them is a mixed number's.
 _GROUPS = re.compile(r"(?<![\d.,^_])\d{1,3}(?: \d{3})+(?! ?\d)(?! ?(?:/|\\[dtc]?frac))")
@@ -166,15 +171,24 @@ def tokenize(answer: str) -> list[Token]:
         if match is None:
             break
         place = match.end()
+        words = match["text"] or match["bare"] or ""
         inside = [
             token._replace(kind="word") if token.kind in ("letter", "run", "name") else token
-            for token in _cut(re.sub(r"(?<=\w)\.(?= |$)", "", match[1]), 0)
+            for token in _cut(re.sub(r"(?<=\w)\.(?= |$)", "", words), 0)
         ]
+        if match["name"] and len(inside) == 1 and (function := _function(inside[0].text, match["name"])):
+            inside = [Token("name", function, False)]
         if inside:
-            tokens += [inside[0]._replace(spaced=match[1][0] == " " or outside[-1:] == " "), *inside[1:]]
+            tokens += [inside[0]._replace(spaced=words[0] == " " or outside[-1:] == " "), *inside[1:]]
     if _deepest(tokens) > DEEPEST:
         raise Unreadable("too deep")
     return [_seen(tokens, i) for i in range(len(tokens))]
+
+
+def _function(name: str, command: str) -> str | None:
+    r"""The function that \\operatorname and \\mathrm spell out; \\mathrm{sec} may be seconds."""
+    name = _ALIASES.get(name, name)
+    return name if name in FUNCTIONS and (name != "sec" or command != "mathrm") else None
 
 
 def _cut(text: str, depth: int) -> list[Token]:
@@ -200,7 +214,9 @@ def _cut(text: str, depth: int) -> list[Token]:
     return tokens
 
 
-_OPENING, _CLOSING = frozenset("([{⦃⌊⌈⟨"), frozenset(")]}⦄⌋⌉⟩")
+#: Brackets, and what closes them.
+OPENING = {"(": ")", "[": "]", "{": "}", "⦃": "⦄", "⌊": "⌋", "⌈": "⌉", "⟨": "⟩"}
+_OPENING, _CLOSING = frozenset(OPENING), frozenset(OPENING.values())
 
 
 def _token(match: re.Match[str], spaced: bool) -> Token:
@@ -235,6 +251,18 @@ def _seen(tokens: list[Token], i: int) -> Token:
     power_of_ten = [after.text for after in tokens[i + 1 : i + 3]] == ["10", "^"]
     times = token.text in ("x", "X") and power_of_ten and i and tokens[i - 1].kind == "number"
     return Token("mark", "*", token.spaced) if times else token
+
+
+def enclosed(tokens: Sequence[Token]) -> bool:
+    """Whether the first token is a bracket that the last one closes, of whatever kind."""
+    if len(tokens) < 2 or tokens[0].text not in OPENING or tokens[-1].text not in OPENING.values():
+        return False
+    depth = 0
+    for token in tokens[:-1]:
+        depth += (token.text in OPENING) - (token.text in OPENING.values())
+        if depth == 0:
+            return False
+    return True
 
 
 def _deepest(tokens: list[Token]) -> int:
