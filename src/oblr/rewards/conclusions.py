@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 _QUOTES = ' \t\r\n`"“”'
 _HEDGES = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibly|probably|alternatively|otherwise|unless|might|could|not|no|wrong|incorrect"
-    r"|instead|unsure|guess\w*|skip\w*|cannot|can't|wait|but|however|if|depends|depending)\b|\bbetween\s+\W*\d",
+    r"\b(?:or|either|maybe|perhaps|possibly|probably|alternatively|otherwise|unless|might|could|wrong|incorrect|invalid"
+    r"|instead|unsure|guess\w*|skip\w*|cannot|can't|wait|depends|depending)\b|\bbetween\s+\W*\d"
+    r"|(?:\bnot|n't)\s+(?:the |an? |quite |really )?(?:answer|correct|right|valid|true|possible|sure|certain)\b",
     re.IGNORECASE,
 )
 #: What begins the reason for an answer, and ends the answer.
@@ -31,6 +32,7 @@ _BOLD = re.compile(r"\*\*(.+?)\*\*|__(.+?)__|\\textbf\{([^{}]*)\}", re.DOTALL)
 _NUMBER = re.compile(
     r"(?<![\w.,/^])(?:[-−]?[$€£]?|[$€£]-)\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?(?:\s?%|°)?(?![\w/^])(?!\.\d)", re.ASCII
 )
+_NEGATED = re.compile(r"(?:\b(?:not|never|no|nor|neither|except|excluding)|n't)\b[^.,;=\d]{0,20}$", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]*]*\s+(?=\S)")
 _GATE = re.compile(
     r"(?:and |but |then )?(?:so|thus|therefore|hence|consequently|accordingly|finally|overall|altogether|in total|in all"
@@ -52,6 +54,9 @@ _GOES_ON = frozenset(
 _COPULA = re.compile(
     r"(?:\b(?:is|are|was|were|be|equals|becomes|total(?:s|ed)?|of)|[=:])\s*(?:exactly |just |only |about )?$"
 )
+_TEXT = re.compile(r"\\text(?:bf|it|rm)?\s*\{([^{}]*)\}")
+_ARROW = re.compile(r"\\(?:Right|Longright)arrow(?![A-Za-z])|\\(?:implies|therefore|iff)(?![A-Za-z])|⇒|⟹|∴")
+_LAYOUT = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align\*?|gathered|split|array)\}|\\(?:q?quad|[,;:! ])|&")
 #: Characters of a response's end that a conclusion may take.
 _LONGEST = 2000
 
@@ -117,7 +122,7 @@ def concluded(text: str, heading: bool = False) -> str | None:
     if not sentences:
         return None
     last = sentences[-1]
-    if not (_GATE.match(last.lstrip(" *#>")) or _bolds(last)):
+    if not (_GATE.match(last.lstrip(" *#>")) or _bolds(last) or _is_equation(last)):
         return None
     if len(sentences) > 1 and _shape(sentences[-2]) == _shape(last) and sentences[-2] != last:
         return None
@@ -131,46 +136,69 @@ def _sentences(text: str) -> list[str]:
     return [sentence for line in lines for sentence in _SENTENCE_END.split(line) if sentence.strip()]
 
 
+def _is_equation(sentence: str) -> bool:
+    """Whether a sentence is one formula, which ends with the value of something."""
+    formula = _MATH.fullmatch(sentence.strip(" ."))
+    return formula is not None and _is_span(formula) and "=" in formula[0]
+
+
+def last_step(content: str) -> str:
+    r"""Of a box that holds a derivation, where its last step leads to; else ``content``.
+
+    A derivation has arrows, as ``2x = 6 \\Rightarrow x = 3``, or prose in ``\\text``.
+    """
+    words = re.findall(r"[A-Za-z]{2,}", " ".join(_TEXT.findall(content)).lower())
+    if not _ARROW.search(content) and len(words) < 3 and not {"so", "then", "thus", "is"}.intersection(words):
+        return content
+    plain = _ARROW.sub(" . ", _LAYOUT.sub(" ", _TEXT.sub(r" \1 ", content)))
+    steps = [
+        step for step in re.split(r"\\\\(?:\[[^\]]*\])?|\.(?=\s|$)|\bso\b|\bthen\b", plain) if step.strip(" \n,.&\\")
+    ]
+    if not steps or hedged(steps[-1]) or (len(steps) > 1 and _shape(steps[-2]) == _shape(steps[-1])):
+        return content
+    step = steps[-1].strip(" \n,.&")
+    value = step.rpartition("=")[2].strip() if "=" in step else _one(step)
+    return (
+        value
+        if value and not re.search(r"[A-Za-z]{3,}.*\d|[<>]|\\(?:le|ge|ne|mid|in|neq|leq|geq)\b", value)
+        else content
+    )
+
+
 def _shape(sentence: str) -> str:
     """The sentence without its values."""
     return re.sub(r"\W*\d[\d.,/]*\W*", "#", _MATH.sub("#", sentence))
 
 
 def _value(sentences: Sequence[str]) -> str | None:
-    if not sentences:
-        return None
-    sentence = sentences[-1].strip()
-    if hedged(_MATH.sub("", sentence)):
+    if not sentences or hedged(_MATH.sub("", sentence := sentences[-1].strip())):
         return None
     bolds = _bolds(sentence)
     if len(bolds) == 1 and sentence.strip(" .:*_") == bolds[0].strip(" .:*_"):
         sentence, bolds = bolds[0], []
     if len(bolds) > 1:
         return ", ".join(bolds)
-    if bolds:
-        place = sentence.rindex(bolds[0])
-        end = place + len(bolds[0])
-        inner = _one(bolds[0])
-        return None if inner is None else _with_unit(inner, sentence[end:].lstrip("*_}"))
-    return _one(sentence)
+    if not bolds:
+        return _one(sentence)
+    place = sentence.rindex(bolds[0])
+    if _NEGATED.search(sentence[:place].rstrip(" *_")) or (inner := _one(bolds[0])) is None:
+        return None
+    return _with_unit(inner, sentence[place + len(bolds[0]) :].lstrip("*_}"))
 
 
 def _one(sentence: str) -> str | None:
     """Its only formula or number, or the one that it ends with after a verb."""
     spans = [span for span in _MATH.finditer(sentence) if _is_span(span)]
-    if spans and re.search(r"[\d\\]", _MATH.sub("", sentence).replace("\\(", "").replace("\\)", "")):
-        outside = _NUMBER.search(_MATH.sub(" ", sentence))
-        if outside:
-            return None
-    found: Sequence[re.Match[str]] = spans or list(_NUMBER.finditer(sentence))
+    if spans and _NUMBER.search(_MATH.sub(" ", sentence)):
+        return None
+    found = spans or list(_NUMBER.finditer(sentence))
     if not found or (not spans and len(re.findall(r"(?<!\w)\d[\d,.]*", sentence)) > len(found)):
         return None
     last = found[-1]
-    value = _inside(last).strip() if spans else last[0].strip()
-    if len(found) > 1 and not _COPULA.search(sentence[: last.start()]):
+    before, after = sentence[: last.start()], sentence[last.end() :]
+    if _NEGATED.search(before) or (len(found) > 1 and (not _COPULA.search(before) or re.search(r"\w", _rest(after)))):
         return None
-    answer = _with_unit(value, sentence[last.end() :])
-    return answer if len(found) == 1 or not re.search(r"\w", _rest(sentence[last.end() :])) else None
+    return _with_unit(_inside(last).strip() if spans else last[0].strip(), after)
 
 
 def _unit_words(tail: str) -> list[str]:

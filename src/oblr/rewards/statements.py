@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from oblr.rewards.conclusions import concluded, core, hedged, said_after
+from oblr.rewards.conclusions import concluded, core, last_step, said_after
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<box>\{)|(?P<bare>[^\s{}$\\A-Za-z]+))")
 _BOXES_AND_BRACES = re.compile(rf"{_BOX.pattern}|\\.|[{{}}]", re.DOTALL)
@@ -37,6 +37,7 @@ _SECOND_THOUGHT = re.compile(
 )
 #: Of one side by side with another, characters between them.
 _NEAR = 120
+_STEP = re.compile(r"\\text\{[^{}]* |\\(?:Right|Long|implies|begin|approx|quad)|\\\\")
 
 
 class Statement(NamedTuple):
@@ -151,7 +152,8 @@ def _markers(text: str) -> Iterator[Statement]:
         line = rest.lstrip(_DECORATION + ("}" if "{" in text[: marker.start()][-9:] else "")).partition("\n")[0]
         sentence = _SENTENCE_END.split(line, maxsplit=1)[0]
         after = line[len(sentence) :]
-        answer = core(sentence) if not hedged(after) else f"{sentence} {after}"
+        doubt = said_after(after)
+        answer = core(sentence) if doubt is None else f"{sentence} or {doubt}"
         if answer.strip(_DECORATION) and not _REMARK.match(answer):
             end = text.index(line, marker.end()) + len(sentence) + 1
             yield Statement(marker.start(), end, answer.strip(_DECORATION))
@@ -182,6 +184,7 @@ def _side_by_side(gap: str) -> bool:
 
 def _together(said: list[str], mark: str) -> str:
     """One answer where all are spelled the same; else a list, or the claim that they are equal."""
+    said = [last_step(one) for one in said]
     different = [one.rstrip(". ") for one in {_spelled(one): one for one in said}.values()]
     if len(different) == 1:
         return said[-1]
@@ -199,4 +202,4 @@ def _spelled(answer: str) -> str:
 def _plain(answer: str) -> bool:
     """Whether it is a number or a formula, perhaps named or with a unit, and no step of a derivation."""
     plain = re.match(r"(?:[A-Za-z]\s*=\s*)?[-+$€£\\({]*\s*(?:\d|\\\(|\\[dt]?frac|\\sqrt|[a-z]\b)", answer) is not None
-    return plain and len(answer.split()) <= 6 and not re.search(r"\\text\{[^{}]* |\\(?:Right|implies|begin)", answer)
+    return plain and len(answer.split()) <= 6 and _STEP.search(answer) is None
