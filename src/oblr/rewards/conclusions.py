@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-_QUOTES = ' \t\r\n`"“”'
+_QUOTES = ' \t\r\n`"“”✓✔✅☑■□∎'
 _HEDGES = re.compile(
     r"\b(?:or|either|maybe|perhaps|possibly|probably|alternatively|otherwise|unless|might|could|wrong|incorrect|invalid"
     r"|instead|unsure|guess\w*|skip\w*|cannot|can't|wait|depends|depending)\b|\bbetween\s+\W*\d"
@@ -23,8 +23,10 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _OR_ELSE = re.compile(
-    r"[\s$.,;)*\\\]]*(?:or|maybe|perhaps|alternatively|otherwise)\b[,:]?\s+"
-    r"(?:(?:maybe|perhaps|even|possibly|else|it|the answer|this|is|be|can|could|may|might|also)\s+)*([^\n]*)",
+    r"[\s$.,;!)*\\\]]*(?:or|maybe|perhaps|alternatively|otherwise|no|wait|actually|sorry|correction|hmm"
+    r"|it (?:is|could|can|may|might))\b[,:.!]?\s+"
+    r"(?:(?:or|no|wait|actually|maybe|perhaps|even|possibly|else|it|it's|the answer|this|is|be|can|could|may|might|also)"
+    r"\b[,:.!]?\s+)*([^\n]*)",
     re.IGNORECASE,
 )
 _MATH = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -32,7 +34,10 @@ _BOLD = re.compile(r"\*\*(.+?)\*\*|__(.+?)__|\\textbf\{([^{}]*)\}", re.DOTALL)
 _NUMBER = re.compile(
     r"(?<![\w.,/^])(?:[-−]?[$€£]?|[$€£]-)\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?(?:\s?%|°)?(?![\w/^])(?!\.\d)", re.ASCII
 )
-_NEGATED = re.compile(r"(?:\b(?:not|never|no|nor|neither|except|excluding)|n't)\b[^.,;=\d]{0,20}$", re.IGNORECASE)
+_NEGATED = re.compile(
+    r"(?:\b(?:not|never|no|nor|neither|except|excluding|than|under|over|above|below|exceeds?|modulo|mod)|n't)\b[^.,;=\d]{0,20}$",
+    re.IGNORECASE,
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]*]*\s+(?=\S)")
 _GATE = re.compile(
     r"(?:and |but |then )?(?:so|thus|therefore|hence|consequently|accordingly|finally|overall|altogether|in total|in all"
@@ -51,12 +56,14 @@ _GOES_ON = frozenset(
     " now today tomorrow yesterday long tall wide high deep old away because since so as all than ways respectively"
     " they he she it we you".split()
 )
+_CONTINUES = frozenset(["and", "or", "plus", "minus", "times", "over", "divided"])
 _COPULA = re.compile(
     r"(?:\b(?:is|are|was|were|be|equals|becomes|total(?:s|ed)?|of)|[=:])\s*(?:exactly |just |only |about )?$"
 )
 _TEXT = re.compile(r"\\text(?:bf|it|rm)?\s*\{([^{}]*)\}")
 _ARROW = re.compile(r"\\(?:Right|Longright)arrow(?![A-Za-z])|\\(?:implies|therefore|iff)(?![A-Za-z])|⇒|⟹|∴")
 _LAYOUT = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align\*?|gathered|split|array)\}|\\(?:q?quad|[,;:! ])|&")
+_PREDICATE = re.compile(r"(?:\b(?:is|are|was|were|be|equals|becomes|has|have|had|needs?|costs?|gets?|makes?)|[=:])$")
 #: Characters of a response's end that a conclusion may take.
 _LONGEST = 2000
 
@@ -91,6 +98,15 @@ def _without_predicate(sentence: str) -> str:
     return sentence
 
 
+def predicate(sentence: str) -> str | None:
+    """The value that a whole sentence is about, as ``the number of apples is 7`` and ``there are 7 apples``."""
+    value = _value([sentence])
+    if value is None or not re.match(r"[A-Za-z]{2,}", sentence):
+        return None
+    before = sentence[: sentence.rfind(value.split()[0])].rstrip(" *$\\(")
+    return value if _PREDICATE.search(before) else None
+
+
 def hedged(text: str) -> bool:
     return _HEDGES.search(text) is not None
 
@@ -115,6 +131,8 @@ def concluded(text: str, heading: bool = False) -> str | None:
         lines = [line for line in first.splitlines() if line.strip()]
         if len(lines) > 1 and all(re.match(r"\s*(?:[-*•]|\d+[.)])\s", line) for line in lines):
             return ", ".join(re.sub(r"^\s*(?:[-*•]|\d+[.)])\s+", "", line) for line in lines)
+        if len(lines) > 1 and not any(re.search(r"[A-Za-z]{3,}", line) for line in lines):
+            return ", ".join(lines)
         return _value(_sentences(first) if len(_bolds(first)) != 1 else [first])
     sentences = _sentences(text[-_LONGEST:].strip())
     while sentences and _CLOSER.search(sentences[-1]):
@@ -167,7 +185,7 @@ def last_step(content: str) -> str:
 
 def _shape(sentence: str) -> str:
     """The sentence without its values."""
-    return re.sub(r"\W*\d[\d.,/]*\W*", "#", _MATH.sub("#", sentence))
+    return " ".join(re.sub(r"\W*\d[\d.,/]*\W*", " # ", _MATH.sub(" # ", sentence)).split())
 
 
 def _value(sentences: Sequence[str]) -> str | None:
@@ -203,11 +221,13 @@ def _one(sentence: str) -> str | None:
 
 def _unit_words(tail: str) -> list[str]:
     """The words that may be a unit, which stand directly after a value."""
-    words = []
-    for word in re.findall(r"[^\s]+", tail[:80]):
+    words: list[str] = []
+    for word in tail[:80].split():
         bare = word.strip(".,;:!)*_")
         if not bare or bare.lower() in _GOES_ON or word[0] in ",;:(–—":
             break
+        if bare.lower() in _CONTINUES:  # "7 and a half" is no 7
+            return tail[:80].split()
         words.append(bare)
         if word != bare:
             break

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from oblr.rewards.conclusions import concluded, core, last_step, said_after
+from oblr.rewards.conclusions import concluded, core, last_step, predicate, said_after
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<box>\{)|(?P<bare>[^\s{}$\\A-Za-z]+))")
 _BOXES_AND_BRACES = re.compile(rf"{_BOX.pattern}|\\.|[{{}}]", re.DOTALL)
@@ -60,7 +60,7 @@ def final_answer(response: str) -> str | None:
     last = frames[-1]
     rest = text[last.end :]
     again = [one for one in _markers(rest) if _plain(one.text)][-1:]
-    if (other := said_after(rest)) is not None and _plain(other):
+    if (other := said_after(rest)) is not None and _plain(other := core(other)):
         again.append(Statement(last.end, last.end, other))
     return _together([_joined(text, frames) or "", *[one.text for one in again]], " = ")
 
@@ -118,11 +118,12 @@ _MARKER = re.compile(
         answers?[*_`"')\]]*\s*
         (?:\([^()\n]{1,40}\)\s*|,[^.,\n]{1,30},\s*)?
         (?:(?:to|for|of|in|that|which|we)\b[^.:\n=$]{1,80}?\s)?
-        (?:is|are|was|will\ be|would\ be|should\ be|must\ be|becomes|equals|=|:)(?![\w])[*_`]*:?
+        (?:is|are|was|will\ be|would\ be|should\ be|must\ be|becomes|equals|=|[:：])(?!\w)[*_`]*:?
       | \#\#\#\#(?!\#)
       | ^[ \t]*(?:\#{1,6}[ \t]*|\*\*[ \t]*|\\(?:text)?bf\{)?(?:(?:the|my)\ )?(?:final\ |correct\ )?
         (?:answers?|result|conclusion)[*_}]*[ \t]*(?=\n)
-      | ^[ \t]*(?:Ans[.:]|A:(?=[^\n]*\s*\Z))
+      | ^[ \t]*(?:Ans[.:]|A:(?=[^\n]*(?:\nA:[^\n]*)*\s*\Z))
+      | 答案(?:是|为)?[:：]?
     """,
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
@@ -146,17 +147,26 @@ def _markers(text: str) -> Iterator[Statement]:
         if "\n" in rest[:lead].strip(" \t") and (answer := concluded(rest[lead:], heading=True)):
             yield Statement(marker.start(), marker.end() + lead, answer)
             continue
-        if display := _DISPLAY.match(rest):
-            yield Statement(marker.start(), marker.end() + display.end(), display[1].strip("$"))
-            continue
+        if display := _DISPLAY.match(rest):  # in one line, as far as it goes on behind
+            rest = " ".join(display[1].split()) + rest[display.end() :]
         line = rest.lstrip(_DECORATION + ("}" if "{" in text[: marker.start()][-9:] else "")).partition("\n")[0]
         sentence = _SENTENCE_END.split(line, maxsplit=1)[0]
-        after = line[len(sentence) :]
-        doubt = said_after(after)
-        answer = core(sentence) if doubt is None else f"{sentence} or {doubt}"
-        if answer.strip(_DECORATION) and not _REMARK.match(answer):
-            end = text.index(line, marker.end()) + len(sentence) + 1
-            yield Statement(marker.start(), end, answer.strip(_DECORATION))
+        answer = _of_sentence(sentence, line[len(sentence) :])
+        if answer and not _REMARK.match(answer):
+            place = text.find(sentence, marker.end())
+            end = place + len(sentence) + 1 if place >= 0 else marker.end() + len(sentence)
+            yield Statement(marker.start(), end, answer)
+
+
+def _of_sentence(sentence: str, after: str) -> str:
+    """The answer in the rest of a marker's sentence, and what the next one takes back of it."""
+    answer = core(sentence)
+    if not _plain(answer):
+        answer = predicate(sentence) or answer
+    other = said_after(after)
+    if other is not None and _plain(other := core(other)) and _spelled(other) != _spelled(answer):
+        answer = f"{answer} or {other}"
+    return answer.strip(_DECORATION)
 
 
 def _joined(text: str, found: list[Statement]) -> str | None:
