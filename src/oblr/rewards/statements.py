@@ -176,7 +176,7 @@ def _joined(text: str, found: list[Statement]) -> str | None:
     said, listed = [found[-1].text], False
     for one, after in zip(found[-2::-1], found[:0:-1], strict=True):
         gap = text[one.end : after.start]
-        if not _side_by_side(gap) or not (_LIST.search(gap) or _plain(one.text)):
+        if not _side_by_side(gap) or not (_LIST.search(gap) or _brief(one.text)):
             break
         said.insert(0, one.text)
         listed = listed or _LIST.search(gap) is not None
@@ -198,7 +198,11 @@ def _together(said: list[str], mark: str) -> str:
     different = [one.rstrip(". ") for one in {_spelled(one): one for one in said}.values()]
     if len(different) == 1:
         return said[-1]
-    return (mark if all(re.search(r"\d", one) for one in different) else ", ").join(different)
+    if mark != " = " or not all(re.search(r"\d", one) for one in different):
+        return ", ".join(different)
+    return mark.join(
+        one.rpartition("=")[2].strip() or one for one in different
+    )  # whose values they are is not compared
 
 
 def _spelled(answer: str) -> str:
@@ -213,3 +217,7 @@ def _plain(answer: str) -> bool:
     """Whether it is a number or a formula, perhaps named or with a unit, and no step of a derivation."""
     plain = re.match(r"(?:[A-Za-z]\s*=\s*)?[-+$€£\\({]*\s*(?:\d|\\\(|\\[dt]?frac|\\sqrt|[a-z]\b)", answer) is not None
     return plain and len(answer.split()) <= 6 and _STEP.search(answer) is None
+
+
+def _brief(answer: str) -> bool:
+    return _plain(answer) or (len(answer.split()) <= 3 and _STEP.search(answer) is None)
