@@ -106,7 +106,7 @@ def test_prose_and_proofs_are_left_out_and_counted():
         Benchmark(PROSE[1:3], reward, 64).first(None)
 
 
-@pytest.mark.parametrize("between", ([], [TOKENIZER.pad_token_id], [len(TOKENIZER) + 12]))
+@pytest.mark.parametrize("between", [[], [TOKENIZER.pad_token_id], [len(TOKENIZER) + 12]])
 def test_an_answer_with_a_token_without_text_in_it_scores_nothing(between):
     def engine(prompts, sampling, seeds):
         ids = [*TOKENIZER.encode("Answer: 4"), *between, *TOKENIZER.encode("2"), TOKENIZER.eos_token_id]

@@ -112,7 +112,7 @@ def stopped(tokenizer: PreTrainedTokenizerBase, completion: Completion, sampling
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=True))
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _parts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], silent: set[int]) -> list[Sequence[int]]:
@@ -123,7 +123,7 @@ def _parts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], silent: set[i
     parts, start, place = [], 0, 0
     for quiet, run in groupby(ids, silent.__contains__):
         first, place = place, place + len(list(run))
-        if quiet and 0 < first and place < len(ids):
+        if quiet and first and place < len(ids):
             around = [ids[first - 1], ids[place]]
             if _decoded(tokenizer, [around[0], *ids[first:place], around[1]]) == _decoded(tokenizer, around):
                 parts.append(ids[start:first])

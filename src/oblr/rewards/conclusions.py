@@ -12,8 +12,8 @@ _HEDGES = re.compile(
 )
 #: What begins the reason for an answer, and ends the answer.
 _REASON = re.compile(
-    r"""(?:[,;(]\s*|\s+[–—-]+\s+|\s+)(?:since|because|as|which|where|given|when|so|due\ to|i\.e\.|that\ is|namely|obtained
-        |achieved|attained|according|by|from|for|after|because\ of|with\ equality)\b(?!\s*[\d\\$=]+\s*$)
+    r"""(?:[,;(]\s*|\s+[–—-]+\s+|\s+)(?:since|because|as|which|where|given|when|so|due\ to|i\.e\.|that\ is|namely
+        |obtained|achieved|attained|according|by|from|for|after|because\ of|with\ equality)\b(?!\s*[\d\\$=]+\s*$)
       | ,\s*(?=(?:the|this|it|we|and\ (?:this|the|it|we)|there)\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -23,8 +23,8 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _OR_ELSE = re.compile(
-    r"[\s$.,;!)*\\\]]*(?:or|maybe|perhaps|alternatively|otherwise|no|wait|actually|sorry|correction|hmm"
-    r"|it (?:is|could|can|may|might))\b[,:.!]?\s+"
+    r"[\s$.,;!)*\\\]]*(?:or|maybe|perhaps|alternatively|otherwise|no|wait|actually"
+    r"|sorry|correction|hmm|it (?:is|could|can|may|might))\b[,:.!]?\s+"
     r"(?:(?:or|no|wait|actually|maybe|perhaps|even|possibly|else|it|it's|the answer|this|is|be|can|could|may|might|also)"
     r"\b[,:.!]?\s+)*([^\n]*)",
     re.IGNORECASE,
@@ -38,10 +38,10 @@ _NEGATED = re.compile(
     r"(?:\b(?:not|never|no|nor|neither|except|excluding|than|under|over|above|below|exceeds?|modulo|mod)|n't)\b[^.,;=\d]{0,20}$",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]*]*\s+(?=\S)")
+_SENTENCE_END = re.compile(r"(?:(?<=[.?])|(?<=[a-z]!))[\"')\]*]*\s+(?=\S)")
 _GATE = re.compile(
-    r"(?:and |but |then )?(?:so|thus|therefore|hence|consequently|accordingly|finally|overall|altogether|in total|in all"
-    r"|in conclusion|in summary|to summarize|to sum up|as a result|we conclude|it follows|this (?:means|gives))\b",
+    r"(?:and |but |then )?(?:so|thus|therefore|hence|consequently|accordingly|finally|overall|altogether"
+    r"|in total|in all|in conclusion|in summary|to summarize|to sum up|as a result|we conclude|it follows|this (?:means|gives))\b",
     re.IGNORECASE,
 )
 _CLOSER = re.compile(
@@ -50,11 +50,12 @@ _CLOSER = re.compile(
     re.IGNORECASE,
 )
 #: After a number and its unit, what the sentence goes on with.
-_GOES_ON = frozenset(
-    "left remaining each every per a an the in on at for from after before when while during of by with within if who"
-    " that which this these to total altogether overall together is are was were will would can must have has had"
-    " now today tomorrow yesterday long tall wide high deep old away because since so as all than ways respectively"
-    " they he she it we you".split()
+_GOES_ON = re.compile(
+    r"left|remaining|each|every|per|a|an|the|in|on|at|for|from|after|before|when|while|during|of|by|with"
+    r"|within|if|who|that|which|this|these|to|total|altogether|overall|together|is|are|was|were|will|would"
+    r"|can|must|have|has|had|now|today|tomorrow|yesterday|long|tall|wide|high|deep|old|away|because|since"
+    r"|so|as|all|than|ways|respectively|they|he|she|it|we|you",
+    re.IGNORECASE,
 )
 _CONTINUES = frozenset(["and", "or", "plus", "minus", "times", "over", "divided"])
 _COPULA = re.compile(
@@ -93,7 +94,7 @@ def _without_predicate(sentence: str) -> str:
         return sentence
     words = _unit_words(tail)
     following = tail.split()[len(words) :]
-    if following and tail[:1] == " " and following[0].lower() in _GOES_ON and words[-1:] != following[:1]:
+    if following and tail[:1] == " " and _GOES_ON.fullmatch(following[0]) and words[-1:] != following[:1]:
         return " ".join([number[0].strip(), *words])
     return sentence
 
@@ -224,7 +225,7 @@ def _unit_words(tail: str) -> list[str]:
     words: list[str] = []
     for word in tail[:80].split():
         bare = word.strip(".,;:!)*_")
-        if not bare or bare.lower() in _GOES_ON or word[0] in ",;:(–—":
+        if not bare or _GOES_ON.fullmatch(bare) or word[0] in ",;:(–—":
             break
         if bare.lower() in _CONTINUES:  # "7 and a half" is no 7
             return tail[:80].split()

@@ -24,8 +24,39 @@ _BLANK = re.compile(
 _FRAMES = re.compile(r"\\[()\[\],;:! ]|\\q?quad(?![A-Za-z])|\\text(?:bf)?(?![A-Za-z])|[\s$.,;:*_#(){}\[\]|&\\-]+")
 #: All that stands between two answers that are given side by side.
 _BETWEEN = frozenset(
-    "and or either maybe perhaps possibly alternatively also else otherwise both so thus therefore hence then"
-    " the my final correct answer answers is are be it that i e = ≈".split()
+    [
+        "and",
+        "or",
+        "either",
+        "maybe",
+        "perhaps",
+        "possibly",
+        "alternatively",
+        "also",
+        "else",
+        "otherwise",
+        "both",
+        "so",
+        "thus",
+        "therefore",
+        "hence",
+        "then",
+        "the",
+        "my",
+        "final",
+        "correct",
+        "answer",
+        "answers",
+        "is",
+        "are",
+        "be",
+        "it",
+        "that",
+        "i",
+        "e",
+        "=",
+        "≈",
+    ]
 )
 _LIST = re.compile(
     r"^[\s$).\\\]]*[,;][\s$(\\\[]*$|\b(?:and|or|either|maybe|perhaps|possibly|alternatively|also|else|otherwise|both)\b",
@@ -37,6 +68,8 @@ _SECOND_THOUGHT = re.compile(
 )
 #: Of one side by side with another, characters between them.
 _NEAR = 120
+#: Markers from the end that are looked at, and characters behind each.
+_MARKERS, _LONGEST = 20, 4000
 _STEP = re.compile(r"\\text\{[^{}]* |\\(?:Right|Long|implies|begin|approx|quad)|\\\\")
 
 
@@ -133,16 +166,19 @@ _DECORATION = " \t\r\n*`"
 _DISPLAY = re.compile(r"\s*(\$\$.+?\$\$|\\\[.+?\\\])", re.DOTALL)
 #: What is said of an answer, and is none.
 _REMARK = re.compile(
-    r"(?:indeed |also |thus |therefore )?(?:correct|reasonable|consistent|valid|unique|right|confirmed|verified|plausible"
-    r"|wrong|incorrect|needed|required|expected|known)\b",
+    r"(?:indeed |also |thus |therefore )?(?:correct|reasonable|consistent|valid|unique|right|confirmed|verified"
+    r"|plausible|wrong|incorrect|needed|required|expected|known)\b",
     re.IGNORECASE,
 )
 
 
 def _markers(text: str) -> Iterator[Statement]:
     """What follows each marker, up to the end of its sentence or line; the paragraph where the marker is a heading."""
-    for marker in _MARKER.finditer(text):
-        rest = text[marker.end() :]
+    for marker in list(_MARKER.finditer(text))[-_MARKERS:]:
+        rest = text[marker.end() : marker.end() + _LONGEST]
+        if len(rest) == _LONGEST and "\n" not in rest.strip():
+            yield Statement(marker.start(), len(text), "…")  # no answer is as long
+            continue
         lead = len(rest) - len(rest.lstrip(_DECORATION))
         if "\n" in rest[:lead].strip(" \t") and (answer := concluded(rest[lead:], heading=True)):
             yield Statement(marker.start(), marker.end() + lead, answer)
