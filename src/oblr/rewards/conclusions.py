@@ -25,8 +25,8 @@ _LEAD = re.compile(
 _OR_ELSE = re.compile(
     r"[\s$.,;!)*\\\]]*(?:or|maybe|perhaps|alternatively|otherwise|no|wait|actually"
     r"|sorry|correction|hmm|it (?:is|could|can|may|might))\b[,:.!]?\s+"
-    r"(?:(?:or|no|wait|actually|maybe|perhaps|even|possibly|else|it|it's|the answer|this|is|be|can|could|may|might|also)"
-    r"\b[,:.!]?\s+)*([^\n]*)",
+    r"(?:(?:or|no|wait|actually|maybe|perhaps|even|possibly|else|it|it's|the answer|this|is|be|can|could|may|might"
+    r"|also)\b[,:.!]?\s+)*([^\n]*)",
     re.IGNORECASE,
 )
 _MATH = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -41,7 +41,8 @@ _NEGATED = re.compile(
 _SENTENCE_END = re.compile(r"(?:(?<=[.?])|(?<=[a-z]!))[\"')\]*]*\s+(?=\S)")
 _GATE = re.compile(
     r"(?:and |but |then )?(?:so|thus|therefore|hence|consequently|accordingly|finally|overall|altogether"
-    r"|in total|in all|in conclusion|in summary|to summarize|to sum up|as a result|we conclude|it follows|this (?:means|gives))\b",
+    r"|in total|in all|in conclusion|in summary|to summarize|to sum up"
+    r"|as a result|we conclude|it follows|this (?:means|gives))\b",
     re.IGNORECASE,
 )
 _CLOSER = re.compile(
