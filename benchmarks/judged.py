@@ -1,6 +1,7 @@
 """How often do graders judge an answer wrongly? Gold answers in many spellings, whose truth is known from their making.
 
     python benchmarks/judged.py --benchmarks-dir FOLDER [--before REVISION] [--quick]
+    python benchmarks/judged.py --labelled FILE... [--before REVISION]
 
 ``FOLDER`` holds JSONL files of rows with ``id``, ``problem``, ``answer``; those with ``references`` are left out.
 
@@ -11,11 +12,16 @@
 - Hostile responses, drawn token by token and wrapped in one another from a seed; each wrong by its last part.
 - Throughput beside that of ``REVISION``'s code, in turns: a batch of 1,024 on two warm workers.
 
+With ``--labelled``, instead, responses of models and whether they are right (``labelled.py``), in rows with ``gold``,
+``response`` and ``label``: what both graders make of them, and how long it takes; responses that give the gold and
+another answer; hostile ones; and the time of ``REVISION``'s code on the same rows.
+
 ``--quick`` takes rows of its own and fewer responses, and measures nothing of an earlier revision.
 """
 
 import argparse
 import io
+import json
 import random
 import re
 import subprocess
@@ -27,6 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from labelled import beside, hedged, labelled
 from math_verify_alone import MathVerify
 from report import ROOT, Figure, at_least, at_most, write
 from rewards import OWN_ROWS, Case, judge, read, under_attack
@@ -207,13 +214,43 @@ def measured(tree: Path, folder: Path) -> float:
     return float(done.stdout.split()[-1])
 
 
+def of_models(files: Sequence[Path], before: str | None, quick: bool) -> None:
+    figures, mistakes = labelled(files)
+    figures.append(hedged(files, 20 if quick else 400))
+    attacked, kinds = under_attack(hostile(20 if quick else HOSTILE // 4, 3), 1.0 if quick else 5.0)
+    figures += attacked
+    if before and not quick:
+        figures += beside(before, files)
+    name = "judged-labelled-quick" if quick else "judged-labelled"
+    write(name, figures, mistakes=mistakes, hostile=kinds)
+
+
+def own_responses(folder: Path) -> Path:
+    """A file of labelled rows, as models would write them."""
+    rows = [
+        {"gold": gold, "response": f"So it is.\n\n{form}", "label": right}
+        for i, gold in enumerate(OWN_ROWS)
+        for answer, right in ((gold, True), (OWN_ROWS[i - 1], False))
+        for form in (rf"$\boxed{{{answer}}}$", f"**Answer:** {answer}")
+    ]
+    path = folder / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--benchmarks-dir", type=Path)
+    parser.add_argument("--labelled", type=Path, nargs="+", default=[], metavar="FILE")
     parser.add_argument("--before", metavar="REVISION", help="whose throughput is measured beside this one's")
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
+    if asked.labelled:
+        of_models(asked.labelled, asked.before, asked.quick)
+        return
     if asked.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            of_models([own_responses(Path(folder))], None, quick=True)
         problems = [Problem(f"own-{i}", "?", answer) for i, answer in enumerate(OWN_ROWS)]
     elif asked.benchmarks_dir is None:
         parser.error("--benchmarks-dir is needed: only --quick has rows of its own")

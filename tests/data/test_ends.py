@@ -126,12 +126,36 @@ def test_a_response_without_a_stop_string_stays_as_it_is(stop, finished):
     assert stopped(LETTERS, whole, asked(stop)) == (whole, "one")
 
 
-def test_a_special_token_inside_a_response_is_not_shown():
-    """By the pocket policy's own tokenizer: its padding is no end, and can be drawn."""
+@pytest.mark.parametrize("token", ["pad", "end", "unused", "beyond"])
+@pytest.mark.parametrize("stop", [[], ["@"]])
+def test_numbers_around_a_token_without_text_do_not_grow_together(token, stop):
+    """By the pocket policy's own tokenizer: its padding is no end of the sampling, and can be drawn."""
+    tokenizer = AutoTokenizer.from_pretrained(POCKET)
+    hidden = {
+        "pad": tokenizer.pad_token_id,
+        "end": tokenizer.eos_token_id,
+        "unused": len(tokenizer) + 12,
+        "beyond": 9**9,
+    }
+    (four,), (two,) = tokenizer.encode("4"), tokenizer.encode("2")
+    ids = [four, hidden[token], hidden[token], two]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "42"
+    whole = Completion(ids, [-1.0] * 4, False)
+    assert stopped(tokenizer, whole, Sampling(1, 1.0, 64, (), stop=tuple(stop))) == (whole, "4\ufffd2")
+
+
+def test_tokens_without_text_before_and_after_a_response_are_not_shown():
     tokenizer = AutoTokenizer.from_pretrained(POCKET)
     ids, padding = tokenizer.encode("1 + 1"), tokenizer.pad_token_id
-    whole = Completion([*ids, padding, *ids], [-1.0] * (2 * len(ids) + 1), False)
-    assert padding != tokenizer.eos_token_id
-    completion, shown = stopped(tokenizer, whole, Sampling(1, 1.0, 64, (tokenizer.eos_token_id,)))
-    assert shown == tokenizer.decode(ids) * 2
-    assert completion == whole
+    whole = Completion([padding, *ids, padding, padding], [-1.0] * (len(ids) + 3), False)
+    assert stopped(tokenizer, whole, Sampling(1, 1.0, 64, (tokenizer.eos_token_id,))) == (whole, "1 + 1")
+
+
+def test_a_space_that_is_a_token_of_its_own_is_text():
+    """As SentencePiece has it: alone it is nothing, between others a space."""
+    pieces = {1: "▁4", 2: "▁", 3: "2"}
+    tokenizer = SimpleNamespace(
+        decode=lambda ids, skip_special_tokens: "".join(pieces.get(i, "") for i in ids).replace("▁", " ").strip()
+    )
+    assert stopped(tokenizer, Completion([1, 2, 3], [0.0] * 3, False), asked([]))[1] == "4 2"
+    assert stopped(tokenizer, Completion([1, 9, 3], [0.0] * 3, False), asked([]))[1] == "4\ufffd2"

@@ -119,3 +119,15 @@ def test_prose_and_proofs_are_left_out_and_counted():
     assert Benchmark(PROSE, BENCHMARK.reward, 64).judged(None) == (PROSE, 0)
     with pytest.raises(SettingError, match=r"benchmarks: all 2 answers are prose, as that of prose"):
         Benchmark(PROSE[1:3], reward, 64).first(None)
+
+
+@pytest.mark.parametrize("between", [[], [TOKENIZER.pad_token_id], [len(TOKENIZER) + 12]])
+def test_an_answer_with_a_token_without_text_in_it_scores_nothing(between):
+    def engine(prompts, sampling, seeds):
+        ids = [*TOKENIZER.encode("Answer: 4"), *between, *TOKENIZER.encode("2"), TOKENIZER.eos_token_id]
+        return [[Completion(ids, [0.0] * len(ids), True)] for _ in prompts]
+
+    benchmark = Benchmark([Problem("p", "6 * 7 =", "42")], MathReward(BoxedFormat()), 64)
+    (one,) = attempt(benchmark, benchmark.first(None), engine, TOKENIZER, Sampling(1, 1.0, 64, SAMPLING.end_ids), 1)
+    benchmark.pool.close()
+    assert one.rewards == [0.0 if between else 1.0]

@@ -3,6 +3,7 @@
 import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from oblr.types import Completion, Sampling
 log = logging.getLogger(__name__)
 #: Said by an assistant, to see what its chat template closes a turn with.
 SAID = "It is 7319, as was said."
+#: Stands in a response for tokens that have no text: 4 and 2 around one are no 42.
+NO_TEXT = "\ufffd"
 
 
 def end_tokens(path: str, tokenizer: PreTrainedTokenizerBase, setting: str = "policy.path") -> tuple[int, ...]:
@@ -87,13 +90,16 @@ def stopped(tokenizer: PreTrainedTokenizerBase, completion: Completion, sampling
     """A completion as far as the token that completes a string of ``sampling.stop``, and its text before that string.
 
     Its tokens have been drawn as ever until there, so their log-probabilities stay those of the response. Without such
-    a string it is the whole completion and its text, which has no end token.
+    a string it is the whole completion and its text, which has no end token. Where tokens that have no text, such as
+    special ones and ids beyond the tokenizer, stand between others, the text has :data:`NO_TEXT`.
     """
     ids, stop = completion.token_ids, sampling.stop
     length = len(ids) - (ids[-1:] != [] and ids[-1] in sampling.end_ids)
 
+    silent = {token for token in set(ids) if not _decoded(tokenizer, [token])}
+
     def text(count: int) -> str:
-        return str(tokenizer.decode(ids[:count], skip_special_tokens=True))
+        return NO_TEXT.join(_decoded(tokenizer, part) for part in _parts(tokenizer, ids[:count], silent))
 
     def ended(count: int) -> bool:
         shown = text(count)
@@ -105,3 +111,23 @@ def stopped(tokenizer: PreTrainedTokenizerBase, completion: Completion, sampling
     whole = text(count)
     before = whole[: min(whole.index(end) for end in stop if end in whole)]
     return Completion(ids[:count], completion.logprobs[:count], finished=True), before
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _parts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], silent: set[int]) -> list[Sequence[int]]:
+    """``ids``, cut where tokens between two others add nothing to their text; ``silent`` have no text alone.
+
+    A space that SentencePiece shows only beside others does add something.
+    """
+    parts, start, place = [], 0, 0
+    for quiet, run in groupby(ids, silent.__contains__):
+        first, place = place, place + len(list(run))
+        if quiet and first and place < len(ids):
+            around = [ids[first - 1], ids[place]]
+            if _decoded(tokenizer, [around[0], *ids[first:place], around[1]]) == _decoded(tokenizer, around):
+                parts.append(ids[start:first])
+                start = place
+    return [*parts, ids[start:]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from oblr.problem import Completion, Problem
+from oblr.rewards.statements import final_answer
 
 
 class Format(Protocol):
@@ -40,11 +41,9 @@ class AnswerFormat:
 
 @dataclass(frozen=True)
 class BoxedFormat:
-    r"""The answer is what the last ``\boxed{…}`` or ``\fbox{…}`` holds; else what follows the last marker.
+    r"""The answer is what the last ``\boxed{…}`` or ``\fbox{…}`` holds; else what the response states without one.
 
-    ``\boxed 5`` is a box, too, of what stands before the next space or dollar. Of a box in another the outer one
-    counts; one that is never closed gives no answer, whatever stands in it. Markers are "answer is", "Answer:" in
-    either case, and "####"; what follows ends with its line, or with a period before a space.
+    ``docs/answers.md`` says in full what counts as stated, and what as two answers, which are none.
 
     Args:
         require_end: a response that the token limit cut has no answer.
@@ -53,51 +52,15 @@ class BoxedFormat:
     require_end: bool = True
 
     def extract(self, text: str, completion: Completion) -> str | None:
-        if self.require_end and not completion.finished:
-            return None
-        if _BOX.search(text):
-            return _last_box(text)
-        if (marker := _last(_MARKER, text)) is None:
-            return None
-        line = text[marker.end() :].strip(_DECORATION).partition("\n")[0]
-        return _SENTENCE_END.split(line, maxsplit=1)[0].strip(_DECORATION)
+        return None if self.require_end and not completion.finished else final_answer(text)
 
     def write(self, answer: str) -> str:
         """A response that gives this answer."""
         return f"\\boxed{{{answer}}}"
 
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<box>\{)|(?P<bare>[^\s{}$\\A-Za-z]+))")
-_BOXES_AND_BRACES = re.compile(rf"{_BOX.pattern}|\\.|[{{}}]", re.DOTALL)
-_MARKER = re.compile(r"answer:|answer is:?|####", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"\.(?=\s|\*|$)")
 #: A number whose commas separate groups of three digits, with a sign and a currency or without.
 _THOUSANDS = re.compile(r"[+-]?[$€£¥₹]?[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?%?", re.ASCII)
-#: Of Markdown, around markers and answers.
-_DECORATION = " \t\r\n*`"
-
-
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    last = None
-    for last in pattern.finditer(text):  # noqa: B007
-        pass
-    return last
-
-
-def _last_box(text: str) -> str | None:
-    """What the last box holds; None where a box is open at the end of the text. Escaped braces are text."""
-    opened: list[int | None] = []  # where the contents of each open brace begin, if it is a box's
-    last = None
-    for match in _BOXES_AND_BRACES.finditer(text):
-        if match["box"]:
-            opened.append(match.end())
-        elif match["bare"]:
-            last = match["bare"]
-        elif match[0] == "{":
-            opened.append(None)
-        elif match[0] == "}" and opened and (start := opened.pop()) is not None:
-            last = text[start : match.start()].strip()
-    return last if all(start is None for start in opened) else None
 
 
 class AnswerReward(ABC):
