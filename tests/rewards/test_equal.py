@@ -55,7 +55,7 @@ BINARY = [
 
 
 #: Without numbers that take more bits than the limit once they stand in a cosine several times.
-MODEST = st.one_of(WHOLE, st.integers(5, 40).map(lambda k: (f"2^{{-{k}}}", lambda: mpmath.mpf(2) ** -k)))
+MODEST = st.one_of(WHOLE, st.integers(5, 20).map(lambda k: (f"2^{{-{k}}}", lambda: mpmath.mpf(2) ** -k)))
 
 
 def grown(inner):
