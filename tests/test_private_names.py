@@ -13,6 +13,7 @@ import torch
 from conftest import ROOT
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher, subprocess_script
+from mpmath import iv
 from rooms import imported, sources
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
@@ -51,6 +52,9 @@ ATTRIBUTES: dict[str, Callable[[], bool]] = {
     "_init_weights": lambda: hasattr(PreTrainedModel, "_init_weights"),
     "_attn_implementation": lambda: hasattr(PretrainedConfig(), "_attn_implementation"),
     "_name_or_path": lambda: hasattr(PretrainedConfig(), "_name_or_path"),  # what an adapter says it belongs to
+    # mpmath's, of intervals: their ends
+    "_mpi_": lambda: len(iv.mpf(1)._mpi_) == 2,
+    "_mpci_": lambda: [len(side) for side in iv.mpc(1, 2)._mpci_] == [2, 2],
     # torch's
     "_parameters": lambda: nn.Linear(2, 3)._parameters.keys() == {"weight", "bias"},  # for a moment others
     "_cdata": lambda: isinstance(torch.zeros(1)._cdata, int),  # which tensor it is, whoever holds it

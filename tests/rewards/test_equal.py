@@ -1,6 +1,8 @@
 """Equal answers are equal and others are not, by oracles that share no code with the reward: mpmath at 700 digits."""
 
+import math
 import os
+from fractions import Fraction
 from itertools import pairwise
 
 import mpmath
@@ -55,7 +57,7 @@ BINARY = [
 
 
 #: Without numbers that take more bits than the limit once they stand in a cosine several times.
-MODEST = st.one_of(WHOLE, st.integers(5, 40).map(lambda k: (f"2^{{-{k}}}", lambda: mpmath.mpf(2) ** -k)))
+MODEST = st.one_of(WHOLE, st.integers(5, 20).map(lambda k: (f"2^{{-{k}}}", lambda: mpmath.mpf(2) ** -k)))
 
 
 def grown(inner):
@@ -255,12 +257,12 @@ def test_a_decimal_stands_for_a_number_to_its_own_last_place(gold, answer, expec
 #: ``@`` and ``#`` stand for operands, ``⟨0⟩`` and ``⟨1⟩`` for variables.
 SYMBOLIC_LEAVES = st.one_of(
     *2 * [st.just(("⟨0⟩", lambda x, y: x)), st.just(("⟨1⟩", lambda x, y: y))],
-    st.integers(1, 9).map(lambda n: (str(n), lambda x, y: mpmath.mpf(n))),
+    st.integers(1, 9).map(lambda n: (str(n), lambda x, y: Fraction(n))),
 )
 PIECES = [
     (r"\left|@\right|", abs),
-    (r"\lfloor @\rfloor", mpmath.floor),
-    (r"\lceil @\rceil", mpmath.ceil),
+    (r"\lfloor @\rfloor", math.floor),
+    (r"\lceil @\rceil", math.ceil),
     (r"\sqrt{(@)^2}", abs),
     (r"\left(@\right)^2", lambda v: v * v),
     (r"\left(-@\right)", lambda v: -v),
@@ -286,12 +288,12 @@ def symbolic(inner):
 
 
 FUNCTIONS = st.recursive(SYMBOLIC_LEAVES, symbolic, max_leaves=6)
-GRID = [mpmath.mpf(n) / 60 for n in (-7201, -601, -121, -60, -37, -13, 0, 7, 29, 60, 101, 150, 420, 3601)]
+GRID = [Fraction(n, 60) for n in (-7201, -601, -121, -60, -37, -13, 0, 7, 29, 60, 101, 150, 420, 3601)]
 
 
 def agree(one, other):
     """Whether two functions are the same on a grid of both signs, of whole and other points."""
-    return all(abs(one(x, y) - other(x, y)) < 1e-9 * (1 + abs(one(x, y))) for x in GRID for y in GRID)
+    return all(one(x, y) == other(x, y) for x in GRID for y in GRID)
 
 
 def named(text, letters):
@@ -333,7 +335,7 @@ def test_functions_are_the_same_where_they_agree_everywhere_and_whatever_their_l
 
 def worked_out(side, one, other):
     """One of the sides above as a function of x and y."""
-    floor, ceil = mpmath.floor, mpmath.ceil
+    floor, ceil = math.floor, math.ceil
     made = {
         "@": lambda a, b: a,
         "|@|": lambda a, b: abs(a),
@@ -346,7 +348,7 @@ def worked_out(side, one, other):
         "-(@)": lambda a, b: -a,
         "|@-1000|": lambda a, b: abs(a - 1000),
         "1000-(@)": lambda a, b: 1000 - a,
-        r"\lfloor @+\frac12\rfloor": lambda a, b: floor(a + 0.5),
+        r"\lfloor @+\frac12\rfloor": lambda a, b: floor(a + Fraction(1, 2)),
         "@+#": lambda a, b: a + b,
         "@-(#)": lambda a, b: a - b,
         r"\lfloor 2(@)\rfloor": lambda a, b: floor(2 * a),

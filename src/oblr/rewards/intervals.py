@@ -17,6 +17,7 @@ from mpmath.libmp.libmpi import mpci_log, mpci_pow_int, mpi_atan
 EXACT, _LARGEST = 30_000, 10**7
 #: The largest arguments of functions, of an exact factorial and of another one, and degrees of roots.
 _ARGUMENT, _FACTORIAL, _GAMMA, _DEGREE = 10**6, 3000, 10**4, 1000
+_ANGLE = 10**30
 #: Denominators of powers that are roots.
 _ROOTS = 64
 _ENDLESS = (libmp.finf, libmp.fninf, libmp.fnan)
@@ -208,9 +209,9 @@ def _widened(ends: tuple[Any, ...]) -> Value:
     return iv.make_mpf(ends) * iv.mpf((1 - unit.b, 1 + unit.b))
 
 
-def _bounded(value: Value) -> Value:
+def _bounded(value: Value, most: int = _ARGUMENT) -> Value:
     value = interval(value)
-    if not largest(value) <= _ARGUMENT:
+    if not largest(value) <= most:
         raise Undefined
     return value
 
@@ -254,7 +255,7 @@ def _not_negative(value: Value) -> Value:
 
 def _circular(make: Callable[[Value, Value], Value]) -> Callable[[Value], Value]:
     def function(value: Value) -> Value:
-        value = _bounded(value)
+        value = _bounded(value, _ARGUMENT if isinstance(value, iv.mpc) else _ANGLE)
         return make(iv.sin(value), iv.cos(value))
 
     return function
