@@ -36,7 +36,7 @@ class TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         if OF_STEP in metrics and not self.laid_out:
-            self.experiment.add_custom_scalars(layout(metrics, self.governed))
+            self.experiment.add_custom_scalars(layout({*self.described, *metrics}, self.governed))
             self.laid_out = True
         values = [self.value(tag, tag, value) for tag, value in metrics.items()]
         values += [self.value(glance(tag), tag, metrics[tag]) for tag in HEADLINES if tag in metrics]
@@ -91,7 +91,7 @@ def layout(tags: Iterable[str], governed: str = "") -> dict[str, dict[str, list[
     Charts of tags that belong together are a category.
 
     Args:
-        tags: of a step.
+        tags: logged so far, and in the first step.
         governed: what governs the learning rate.
     """
     tags = sorted(tags)

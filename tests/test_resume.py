@@ -97,7 +97,7 @@ def test_a_run_goes_on_as_itself(begun, hydra, typed):
         (LIGHT, ["schedule.lr=0.5"], {"schedule.lr"}),  # which the default schedule does not have
         (LIGHT, ["schedule=linear", "baseline=otb"], {"schedule", "baseline"}),  # neither remembers anything
     ],
-    ids=str,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_is_typed_is_followed_and_said(begun, hydra, own, typed, expected):
     cfg, differing = go_on(begun[own], *typed)
