@@ -219,6 +219,8 @@ def kill_chain(reference: Reference, folder: Path, seed: int) -> Chain:
 
     def go_on(strike: str = "") -> Ended:
         resume = ["ckpt_path=last"] if by_age(folder / "checkpoints") else []
+        if resume and not strike:  # a run that goes on takes its own settings
+            resume.append("~callbacks.strike")
         if not resume:
             shutil.rmtree(folder, ignore_errors=True)
         return train(folder, *setup.command, f"steps={setup.steps}", *resume, strike=strike)

@@ -77,7 +77,8 @@ def test_seed_experiments_run_all_their_arms(name, arms, tmp_path):
     small = (override for override in SMALL if not override.startswith("experiment"))
     result = run_script("train.py", f"experiment={name}", *small, "steps=1", f"paths.runs={tmp_path}")
     assert result.returncode == 0, result.stderr
-    written = {path.name for path in tmp_path.iterdir()} - {"multirun.yaml"}
+    written = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert (tmp_path / "report.html").exists()
     assert written == {f"{arm}-seed1" for arm in arms}
     assert not (ROOT / "multirun.yaml").exists()
     for arm in arms:

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from oblr.commands.compose import job_config
-from oblr.run.sweeps import PLACES, flat
+from oblr.run.resumed import PLACES
+from oblr.run.sweeps import flat
 
 
 def changed(told: Any, script: str) -> dict[str, tuple[Any, Any]]:

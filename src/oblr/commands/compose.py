@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -52,7 +52,8 @@ def register_resolvers() -> None:
 def composer() -> Iterator[Callable[[str, Sequence[str], RunMode], DictConfig]]:
     """Yields what composes a configuration, ``hydra`` included, of its name, overrides and mode."""
     register_resolvers()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    at_work = GlobalHydra.instance().is_initialized()  # as where a task fails
+    with nullcontext() if at_work else initialize_config_dir(str(CONF), version_base="1.3"):
         yield compose
 
 

@@ -144,8 +144,9 @@ def _one_line(error: BaseException, script: str) -> str | None:
         return None
     if isinstance(error, HydraException):
         with composer() as compose:
-            if meant := unknown(str(error), script, compose):
-                return with_page(str(meant), page(meant.setting))
+            meant = unknown(str(error), script, compose)
+        if meant is not None and meant.setting not in DISTORTING:
+            return with_page(str(meant), page(meant.setting))
     said = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip())
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""

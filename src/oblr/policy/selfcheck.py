@@ -69,7 +69,6 @@ def check(
                 f"{layer} computes something else for packed sequences than in the model's own forward: "
                 f"log-probabilities differ by {percent(logs)}"
             )
-        check_reach(scorer, rollouts, truth, OF_LOGS * tolerance, longest, longest_row)
         compare_gradients(scorer, truth, tolerance, len(routes))
         if not norms <= tolerance:
             scorer.zero_grad()
@@ -77,6 +76,8 @@ def check(
             alone, expected = pack(rollouts[:1]).to(truth.logs.device), squares(scorer).tolist()
             layer = blame.strange_norm(scorer, alone, dict(zip(trained(lm), expected, strict=True)))
             refuse(f"squared norms of gradients differ by {percent(norms)} from autograd's, first that of {layer}")
+        scorer.zero_grad()  # a pass without gradients would keep some of what shards have
+        check_reach(scorer, rollouts, truth, OF_LOGS * tolerance, longest, longest_row)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from callbacks.record import Curve, read_curves
 from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError
 from oblr.run.places import ROOT
-from oblr.run.sweeps import PLACES, flat
+from oblr.run.resumed import PLACES
+from oblr.run.sweeps import flat
 
 #: A line of ``train.log`` that a logger of the project's own has warned in; where it names a step, which one.
 WARNING = re.compile(r"^\S+ \S+ WARNING (?:oblr|callbacks)\S*: (.*)$", re.MULTILINE)

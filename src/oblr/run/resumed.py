@@ -13,8 +13,9 @@ from typing import Any
 from oblr.errors import SettingError
 from oblr.run.manifest import by_age, is_complete
 from oblr.run.moved import renewed
-from oblr.run.sweeps import PLACES
 
+#: Where a run lies, and whether it is a resumed one, makes it no other run.
+PLACES = ("paths", "ckpt_path")
 #: Of a setting that is not there.
 ABSENT = "absent"  # told from a word that somebody types by being this very object
 #: A setting's path, and its value before and now.

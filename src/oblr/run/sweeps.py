@@ -14,11 +14,10 @@ from oblr.errors import SettingError
 from oblr.metrics.aggregate import Interval, interquartile_mean
 from oblr.run.moved import renewed
 from oblr.run.provenance import FINISHED, write_whole
+from oblr.run.resumed import PLACES
 
 #: Varies within a configuration: tables are over seeds.
 SEED = "seed"
-#: Where a run lies, and whether it is a resumed one, makes it no other run.
-PLACES = ("paths", "ckpt_path")
 #: Of the table: title → metric of the finished run, a share.
 COLUMNS = {
     "final accuracy, %": "eval/sampled_accuracy",
