@@ -116,8 +116,8 @@ def test_first_values_are_the_seeds_alone():
         ("policy.lora.targets=[input_layernorm]", "not supported"),
     ],
 )
-def test_what_cannot_be_adapted(refused, setting, words):
-    result = refused("policy.adapter=lora", setting)
+def test_what_cannot_be_adapted(train, setting, words):
+    result = train("policy.adapter=lora", setting)
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith(f"error: {setting.partition('=')[0]}: ")
     assert words in line

@@ -171,7 +171,7 @@ def test_a_reward_that_may_know_better_is_not_refused(golds):
 
 def test_a_reward_that_fails_on_all_answers(golds):
     assert try_out(golds(first_word_number), problems("7"), "data.train") == []
-    with refused("reward", "first_word_number raised ValueError", "problem p0"):
+    with refused("reward", "first_word_number raised ValueError", "problem p1"):
         try_out(golds(first_word_number), problems("seven", "eight"), "data.train")
     with refused("reward", "leaves raised SystemExit(3)"):
         try_out(golds(leaves), problems("7"), "data.train")
