@@ -89,7 +89,8 @@ def labelled(paths: Sequence[Path]) -> tuple[list[Figure], list[dict[str, str | 
 
 def hedged(paths: Sequence[Path], most: int) -> Figure:
     """Responses that give the right answer and another file's next one: how many are paid."""
-    cases = [case for path in paths for case, label in read(path) if label and "box" not in case.problem.answer]
+    cases = [case for path in paths for case, label in read(path) if label]
+    cases = [case for case in cases if "box" not in case.problem.answer and "\\[" not in case.problem.answer]  # frames
     cases = random.Random(0).sample(cases, min(most, len(cases)))
     both = [
         Case(one.problem, form.format(*golds), form)

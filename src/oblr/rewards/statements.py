@@ -202,6 +202,8 @@ def _of_sentence(sentence: str, after: str) -> str:
     other = said_after(after)
     if other is not None and _plain(other := core(other)) and _spelled(other) != _spelled(answer):
         answer = f"{answer} or {other}"
+    if any(answer.count(f"\\{opening}") != answer.count(f"\\{closing}") for opening, closing in ("[]", "()")):
+        return "…"  # the sentence goes on in another line
     return answer.strip(_DECORATION)
 
 
@@ -234,11 +236,16 @@ def _together(said: list[str], mark: str) -> str:
     different = [one.rstrip(". ") for one in {_spelled(one): one for one in said}.values()]
     if len(different) == 1:
         return said[-1]
-    if mark != " = " or not all(re.search(r"\d", one) for one in different):
-        return ", ".join(different)
+    if mark != " = " or not all(re.search(r"\d", one) for one in different) or any(map(_symbolic, different)):
+        return ", ".join(different)  # in a chain an expression with letters would be a name of the other
     return mark.join(
         one.rpartition("=")[2].strip() or one for one in different
     )  # whose values they are is not compared
+
+
+def _symbolic(answer: str) -> bool:
+    """Whether it has letters that are neither text nor commands."""
+    return re.search(r"[A-Za-z]", re.sub(r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}|\\[A-Za-z]+", "", answer)) is not None
 
 
 def _spelled(answer: str) -> str:
