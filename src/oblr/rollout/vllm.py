@@ -89,7 +89,7 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives and dies with this process
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        threads = torch.get_num_threads()
+        threads, preloaded = torch.get_num_threads(), os.environ.get("LD_PRELOAD", "")
         settings = self._among_ranks() | self._of_the_device()
         from vllm import LLM
 
@@ -109,6 +109,8 @@ class VLLMEngine:
             **settings,
         )
         torch.set_num_threads(threads)
+        # What vLLM puts there is for workers in processes of their own; a path with a space is an error in each.
+        os.environ["LD_PRELOAD"] = preloaded
 
     def _of_the_device(self) -> dict[str, Any]:
         """Settings that only a GPU takes, and that only a machine without one does."""
