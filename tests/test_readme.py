@@ -737,6 +737,35 @@ def test_what_rewards_do_is_as_measured():
     assert f"score {everything:,.0f} responses a\nsecond, half of them wrong; {expressions:,.0f} of those" in README
 
 
+def test_what_labelled_responses_say_is_as_measured():
+    found = results("judged-labelled")
+
+    def counted(kind, grader, title):
+        figure = found[f"{kind}: {grader}: {title}, counted"]
+        return figure["value"], int(figure["unit"].removeprefix("of "))
+
+    kinds = {
+        "Omni-MATH, frontier models": "omni-math",
+        "GSM8K, from its authors": "gsm8k-openai",
+        "GSM8K, ToRA": "gsm8k-tora",
+        "MATH, Qwen2.5-Math": "math-qwen",
+    }
+    for title, kind in kinds.items():
+        cells = [title]
+        for mistakes in ("right ones that do not score", "wrong ones that score"):
+            ours, of = counted(kind, "ours", mistakes)
+            cells += [f"{ours} of {of:,}", str(counted(kind, "math-verify", mistakes)[0])]
+        assert "| " + " | ".join(cells) + " |" in page("docs/rewards.md")
+    text = " ".join(page("docs/rewards.md").split())
+    (paid,) = (name for name in found if name.startswith("paid of "))
+    of = int(paid.split()[2])
+    assert f"Of {of:,} responses that give two answers {found[paid]['value']} are paid" in text
+    (slower,) = (figure["value"] for name, figure in found.items() if name.startswith("a verdict, over one by"))
+    assert f"A verdict takes {slower:.1f} times as long as before" in text
+    theirs, ours = (found[f"omni-math: {grader}, a verdict"]["value"] for grader in ("math-verify", "ours"))
+    assert f"math-verify takes {theirs / ours:.0f} times as long as ours" in text
+
+
 def test_what_watching_costs_is_as_measured():
     found = results("observers")
     pocket, real = (found[f"{name}: all observers and loggers, of a step"] for name in ("pocket", "smollm2_cpu"))
