@@ -29,7 +29,7 @@ GROUPS = sorted(
 )
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 #: given by train.py
-SUPPLIED = {"oblr.rollout.datamodule.RolloutDataModule": {"tokenizer", "end_ids"}}
+SUPPLIED = {"oblr.rollout.datamodule.RolloutDataModule": {"tokenizer", "end_ids", "vocabulary"}}
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -30,6 +30,7 @@ from oblr.types import Completion
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 SMALL = ("benchmarks=[chain_sum]", "samples=2", "limit=12", "chunk=4")
+MODEL = f"model='{POCKET}'"  # a clone's path may have a space
 
 
 def evaluate(folder, *overrides):
@@ -47,7 +48,7 @@ def vote(row):
 def test_on_vllm(tmp_path):
     """Table, figures with what they depend on, and responses; a second call has nothing left to sample."""
     folder = tmp_path / "run"
-    first = evaluate(folder, f"model={POCKET}")
+    first = evaluate(folder, MODEL)
     assert (folder / "table.md").read_text() in first.stdout
     summary = json.loads((folder / "chain_sum.json").read_text())
     settings = summary["settings"]
@@ -77,7 +78,7 @@ def test_on_vllm(tmp_path):
     assert 0.05 < mean < 0.95
     written = (folder / "chain_sum.jsonl").stat().st_mtime_ns
     assert first.stdout.splitlines()[1] == "loading engine 0 of 24 responses"
-    second = evaluate(folder, f"model={POCKET}")
+    second = evaluate(folder, MODEL)
     assert second.stdout == f"{(folder / 'table.md').read_text()}report      {folder / 'report.html'}\n"
     assert (folder / "chain_sum.jsonl").stat().st_mtime_ns == written
     assert not (folder / "run-2.json").exists()
@@ -150,7 +151,7 @@ QUESTIONS = [
 OWN = (
     *("benchmarks=[local]", "benchmarks.local.columns={prompt: question, answer: solution, id: number}"),
     *("benchmarks.local.answer_after='####'", "prompt=plain", 'prompt.template="{prompt}\n"', "reward=exact"),
-    *("samples=2", "chunk=2", "max_new_tokens=64", "rollout.engine=hf", f"model={POCKET}"),
+    *("samples=2", "chunk=2", "max_new_tokens=64", "rollout.engine=hf", MODEL),
 )
 
 
@@ -333,7 +334,7 @@ def test_bad_settings(tmp_path, overrides, message):
         (files / f"{name}.jsonl").write_text(text)
     given = [override.replace("{files}", str(files)) for override in overrides]
     with pytest.raises((SettingError, InstantiationException)) as raised:
-        run(tmp_path, f"model={POCKET}", *given)
+        run(tmp_path, MODEL, *given)
     error = raised.value.__cause__ if isinstance(raised.value, InstantiationException) else raised.value
     assert isinstance(error, SettingError)
     assert re.match(message, str(error))
@@ -351,7 +352,7 @@ def test_bad_settings(tmp_path, overrides, message):
 def test_every_setting_that_a_number_depends_on_is_written(tmp_path, changed):
     def settings(*overrides):
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            cfg = compose("eval", [f"model={POCKET}", "benchmarks=[chain_sum]", "limit=4", "samples=2", *overrides])
+            cfg = compose("eval", [MODEL, "benchmarks=[chain_sum]", "limit=4", "samples=2", *overrides])
         (task,) = script.prepare(cfg, str(POCKET), tmp_path).tasks
         return task.settings
 
@@ -373,7 +374,7 @@ def test_other_settings_than_those_of_the_folder(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "chain_sum.json").write_text('{"settings": {"temperature": 0.5}}')
     with pytest.raises(SettingError, match=r"^paths.output_dir: .*chain_sum.json has"):
-        run(tmp_path, f"model={POCKET}")
+        run(tmp_path, MODEL)
     assert sorted(os.listdir(tmp_path / "run")) == [".lock", "chain_sum.json"]
 
 
@@ -381,5 +382,5 @@ def test_a_folder_of_a_training_run_is_not_written_to(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("mine")
     with pytest.raises(SettingError, match=r"^paths.output_dir: .*already holds a run"):
-        run(tmp_path, f"model={POCKET}")
+        run(tmp_path, MODEL)
     assert os.listdir(tmp_path / "run") == ["run.json"]

@@ -56,7 +56,7 @@ def trained(folder, batches, baseline=None, **settings):
         folder,
         Batches(*batches),
         steps=len(batches),
-        schedule=SNRSchedule(1e-3),
+        schedule=SNRSchedule(1e-3, "ema"),
         baseline=baseline or AdaptiveBaseline(),
         bound=1e3,
         observers=averages,

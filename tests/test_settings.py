@@ -24,7 +24,7 @@ from oblr.settings.reference import reference
 from oblr.settings.scripts import SCRIPTS
 
 #: Arguments that scripts give, or torch.
-SUPPLIED = {"tokenizer", "end_ids", "params", "callbacks", "plugins"}
+SUPPLIED = {"tokenizer", "end_ids", "vocabulary", "params", "callbacks", "plugins"}
 
 
 @pytest.mark.parametrize("name", CLASSES)

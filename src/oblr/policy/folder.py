@@ -47,11 +47,12 @@ def check_files(path: str, setting: str) -> None:
 def _object(file: Path, setting: str) -> dict[str, object]:
     try:
         data = file.read_bytes()
-        if data.startswith(POINTER):
-            raise _pointer(file, setting)
-        content = json.loads(data)
     except OSError as error:
         raise SettingError(setting, f"cannot read {file}: {error.strerror}", "change its permissions") from error
+    if data.startswith(POINTER):
+        raise _pointer(file, setting)
+    try:
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise SettingError(setting, f"{file} is no JSON: {why(error)}", "get it anew") from error
     if not isinstance(content, dict):
