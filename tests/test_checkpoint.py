@@ -1,6 +1,7 @@
 """Checkpoint folders: whole or absent, whatever happens while they are written or lie on the disk."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -208,7 +209,7 @@ print(len(whole), sorted(path.name for path in folder.iterdir()) == sorted(path.
 
 def test_a_full_disk_leaves_earlier_checkpoints(tmp_path):
     """A real one, of 2 MiB, in a mount namespace of its own."""
-    command = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec {sys.executable} -c '{FILL}' {tmp_path}"
+    command = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec {shlex.quote(sys.executable)} -c '{FILL}' {tmp_path}"
     result = subprocess.run(["unshare", "-rm", "sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     error, left = result.stdout.splitlines()

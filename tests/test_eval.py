@@ -262,7 +262,7 @@ def test_scored_anew_is_scored_as_at_first(own_file, tmp_path, capsys):
 
 def test_two_models_in_one_command(own_file, tmp_path):
     graded = POCKET.with_name("pocket_graded")
-    run(tmp_path, f"benchmarks.local.path={own_file}/my.jsonl", *OWN, f"model=[{POCKET},{graded}]")
+    run(tmp_path, f"benchmarks.local.path={own_file}/my.jsonl", *OWN, f"model=['{POCKET}','{graded}']")
     names = [str(model).strip("/").replace("/", "--") for model in (POCKET, graded)]
     folders = [tmp_path / "run" / name for name in names]
     assert (folders[0] / "local.jsonl").read_bytes() == (own_file / "jsonl" / "run" / "local.jsonl").read_bytes()
@@ -320,7 +320,7 @@ ROW = '{"id": "a", "problem": "1 + 1", "answer": "2"}\n'
         ),
         (["by=level"], r"by: no benchmark has a column 'level' \(use some of .*question"),
         (["by=[metadata]"], r"by: metadata of problem chain_sum/0 is no group: {"),
-        ([f"model=[{POCKET},{POCKET}]"], r"model: .*given twice"),
+        ([f"model=['{POCKET}','{POCKET}']"], r"model: .*given twice"),
         (["rescore=no/such/folder"], "rescore: there is no folder no/such/folder"),
         (["rescore={files}"], "rescore: .*files has no finished benchmark"),
         (["compare=[runs/a]"], "compare: .*two folders"),

@@ -34,12 +34,14 @@ def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
     with composer() as compose:
         sweep = compose("train", arguments, RunMode.MULTIRUN)
         folder, sweeper = Path(sweep.hydra.sweep.dir), sweep.hydra.sweeper
+        # As they were typed: what they refer to may have characters that an override may not.
+        typed = cast(dict[str, list[str]], OmegaConf.to_container(sweep.hydra.overrides, resolve=False))
         swept = OverridesParser.create().parse_overrides(
-            [*(f"{name}={value}" for name, value in (sweeper.params or {}).items()), *sweep.hydra.overrides.task]
+            [*(f"{name}={value}" for name, value in (sweeper.params or {}).items()), *typed["task"]]
         )
         lists, tasks = combinations(swept), []
         for number, (overrides, own) in enumerate(zip(lists, varied(lists), strict=True)):
-            whole = [*sweep.hydra.overrides.hydra, *overrides, "hydra.mode=RUN", "ckpt_path=auto"]
+            whole = [*typed["hydra"], *overrides, "hydra.mode=RUN", "ckpt_path=auto"]
             cfg = compose("train", whole, RunMode.RUN)
             os.environ[RUN_FOLDER] = str(folder / folder_name(own, list(cfg.hydra.runtime.choices)))
             own_config = job_config(cfg)
