@@ -88,7 +88,7 @@ def estimates(title: str, figures: dict[str, dict[str, Interval]]) -> Iterator[E
 def reruns(folder: Path, quick: bool) -> list[Figure]:
     """Evaluations of the pocket policy."""
     first = folder / "first"
-    settings = (f"model={POCKET}", *POCKET_SETTINGS, *(("rollout.engine=hf", "limit=16", "chunk=8") if quick else ()))
+    settings = (f"model='{POCKET}'", *POCKET_SETTINGS, *(("rollout.engine=hf", "limit=16", "chunk=8") if quick else ()))
     figures: list[Figure] = list(estimates("pocket", evaluate(first, *settings)))
 
     def again(name: str, *overrides: str) -> float:
@@ -180,7 +180,7 @@ def own_rows(folder: Path) -> list[Figure]:
     files = folder / "files"
     files.mkdir()
     (files / "gsm8k_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in OWN_ROWS))
-    settings = (f"model={POCKET}", "rollout.engine=hf", f"benchmarks_dir={files}", "benchmarks=[gsm8k]")
+    settings = (f"model='{POCKET}'", "rollout.engine=hf", f"benchmarks_dir='{files}'", "benchmarks=[gsm8k]")
     return list(estimates("pocket", evaluate(folder / "own", *settings, "max_new_tokens=32", "samples=2")))
 
 
