@@ -139,7 +139,7 @@ def go_on(folder: Path, change: str) -> tuple[str, bool]:
 def prepare(folder: Path) -> dict[str, Path]:
     """What changes refer to."""
     models = Path("models")  # below the working directory: a clone may lie where an override may not point
-    copy, other = (Path(shutil.copytree(models / "pocket", folder / name)) for name in ("copy", "other"))
+    copy, other = (Path(shutil.copytree(ROOT / models / "pocket", folder / name)) for name in ("copy", "other"))
     (other / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     rows = "".join(f'{{"problem": "{i} + {i} =", "answer": "{2 * i}"}}\n' for i in range(8))
     (folder / "problems.jsonl").write_text(rows)
