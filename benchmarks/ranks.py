@@ -95,7 +95,7 @@ def work(trainer: str, engine: str, model: str, folder: Path) -> None:
     cfg = composed(
         [
             *(f"trainer={trainer}", "trainer.accelerator=cpu", f"trainer.devices={devices}", f"steps={STEPS}"),
-            *(f"policy.path={model}", f"rollout.engine={engine}", "rollout._target_=__main__.Data"),
+            *(f"policy.path='{model}'", f"rollout.engine={engine}", "rollout._target_=__main__.Data"),
             *(f"rollout.prompts_per_step={PROMPTS}", f"rollout.group_size={GROUP_SIZE}", "data.held_out.size=8"),
             *("schedule=snr", "schedule.estimator=plug_in", "eta0=1e-2", f"paths.output_dir={folder}"),
         ]
