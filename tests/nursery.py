@@ -40,13 +40,14 @@ def open_beside(become: Callable[[Request], NoReturn]) -> None:
 
 def popen(asking: socket.socket) -> type[subprocess.Popen]:
     """A Popen that leaves what is :func:`ours` to the nursery at the other end, and starts anything else as ever."""
-    one_at_a_time = threading.Lock()
+    one_at_a_time, owner = threading.Lock(), os.getpid()
 
     class Popen(subprocess.Popen):
         def _execute_child(self, *given: Any) -> None:
             start = _START.bind(self, *given).arguments
             command, ends = list(start["args"]), (start["p2cread"], start["c2pwrite"], start["errwrite"])
-            special = start["shell"] or start["preexec_fn"] or isinstance(start["args"], str | bytes)
+            forked = os.getpid() != owner  # a child of the owner's own could never be the new process's parent
+            special = forked or start["shell"] or start["preexec_fn"] or isinstance(start["args"], str | bytes)
             if special or command[0] != sys.executable or not ours(command[1:]):
                 return super()._execute_child(*given)
             environment = {**(os.environ if start["env"] is None else start["env"])}
