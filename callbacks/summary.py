@@ -32,7 +32,7 @@ class Summary(Observer):
 
 
 def outcome(folder: Path) -> dict[str, float]:
-    """Where the held-out figures of the run in ``folder`` end, and the areas under them."""
+    """The last held-out figures of the run in ``folder`` by tag, and the areas under their curves."""
     metrics = {}
     for tag, (steps, values) in read_curves(folder).items():
         if tag.startswith("eval/"):
@@ -65,7 +65,7 @@ def summary_table(curves: dict[str, Curve]) -> Table:
 
 
 def held_out_cells(curves: dict[str, Curve], kind: str, end: str) -> list[str]:
-    """Of each evaluation the figure with its interval, as far as it has one."""
+    """Cells of the table, one for each evaluation: its figure, with the interval if there is one."""
     shape = ".1%" if end == "accuracy" else ".3g"
     means, lows, highs = (
         dict(zip(*curves.get(f"eval/{kind}_{end}", ((), ())), strict=True)) for end in (end, "low", "high")

@@ -1,4 +1,4 @@
-"""What every logged number means: TensorBoard shows it on its tab Scalars, the report and the docs in their tables."""
+"""The meaning of every logged number, which TensorBoard shows on its tab Scalars, report and docs in their tables."""
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
@@ -126,12 +126,12 @@ NAMES = {
 
 
 def name(tag: str) -> str:
-    """What a legend calls a tag, in words."""
+    """The words by which a legend names a tag."""
     return NAMES.get(tag, tag.rpartition("/")[2].replace("_", " "))
 
 
 def first(tags: Collection[str]) -> dict[str, list[str]]:
-    """Of runs that have these tags: charts of accuracy are of mean reward where that is what they have."""
+    """The first charts of runs with these tags: of mean reward in place of accuracy, where the runs have that."""
     if "eval/sampled_reward" not in tags:
         return FIRST
     accuracy, reward = HELD_OUT["accuracy"], ["eval/sampled_reward", "eval/sampled_low", "eval/sampled_high"]

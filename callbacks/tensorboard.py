@@ -48,7 +48,7 @@ class TensorBoard(TensorBoardLogger):
         self.experiment._get_file_writer().add_summary(Summary(value=values), step)
 
     def value(self, shown: str, tag: str, value: float) -> Summary.Value:
-        """Of a tag, under the one that it is shown as: with its description, the first time."""
+        """One number of ``tag``, to be shown under the name ``shown``; the first one brings the description along."""
         about = {} if shown in self.described else {"metadata": described(self.meaning(tag))}
         self.described.add(shown)
         return Summary.Value(tag=shown, simple_value=float(value), **about)
