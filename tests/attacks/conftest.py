@@ -1,0 +1,45 @@
+"""Attacks on the real program. Each says what it tries, and what stopped it: ``make attack`` prints the table."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+HERE = Path(__file__).parent
+TRIED, STOPPED = "tried", "stopped by"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.attack)
+
+
+@pytest.fixture
+def stopped(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Callable]:
+    """To be called with what stopped the attack, in the program's own words where it has some.
+
+    What was tried is the first line of the test's docstring, and the case where it has several.
+    """
+    said = []
+    yield lambda by: said.append(str(by))
+    tried = str(request.function.__doc__).strip().partition("\n")[0].rstrip(".")
+    case = getattr(request.node, "callspec", None)
+    record_property(TRIED, f"{tried} ({case.id})" if case else tried)
+    record_property(STOPPED, " ".join(said[-1].split()) if said else "nothing")
+    assert said, "the test does not say what stopped the attack"
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    rows = {}
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.getreports(outcome):
+            found = dict(report.user_properties)
+            if TRIED in found:
+                rows[report.nodeid] = (found[TRIED], found[STOPPED] if outcome == "passed" else "NOTHING: it succeeded")
+    if rows:
+        terminalreporter.section("attacks")
+        for tried, by in rows.values():
+            terminalreporter.write_line(f"{tried}\n    {by:.220}")
+        terminalreporter.write_line(f"{len(rows)} attacks tried")
