@@ -57,7 +57,7 @@ class BenchmarkEvaluation(Evaluation):
             benchmark.pool.close()
 
     def limit_of(self, name: str, data: RolloutDataModule) -> int:
-        """Of a response, in tokens."""
+        """The most tokens that a response to the benchmark ``name`` may have."""
         return new_tokens(self.benchmarks[name], self.problems[name], data.tokenizer, data.max_model_len)
 
     def evaluate(self, trainer: Trainer) -> None:

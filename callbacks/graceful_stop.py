@@ -48,7 +48,7 @@ class GracefulStop(Callback):
         self.tell(trainer, trainer.current_epoch + 2)
 
     def tell(self, trainer: Trainer, step: int) -> None:
-        """What a signal meets that comes before ``step`` is done."""
+        """Set what a signal does and says while ``step`` is not done yet."""
         under_way = (
             f"finishing step {step}, then saving" if step <= (trainer.max_epochs or 0) else "writing the results"
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, SMALL, run_script
+from conftest import ROOT, SMALL, run_script, wide
 from test_record import Run
 from test_tags import Policy, make_report
 
@@ -227,10 +227,11 @@ def test_what_is_no_run(tmp_path):
     assert line.startswith(f"error: runs: {tmp_path}/nosuch is no folder")
 
 
-def test_runs_that_are_started_together_have_one_report(tmp_path):
-    """``train.py -m``, as the page on watching promises: each run has its own besides."""
+@pytest.mark.parametrize("devices", [[], *wide(["trainer=ddp", "trainer.devices=2"])])
+def test_runs_that_are_started_together_have_one_report(tmp_path, devices):
+    """``train.py -m``, as the page on watching promises: each run has its own besides, of as many processes."""
     small = [override for override in SMALL if not override.startswith("steps=")]
-    done = run_script("train.py", "-m", *small, "steps=1", "seed=1,2", f"paths.runs={tmp_path}")
+    done = run_script("train.py", "-m", *small, *devices, "steps=1", "seed=1,2", f"paths.runs={tmp_path}")
     assert done.returncode == 0, done.stderr
     shown = data_of((tmp_path / "report.html").read_text())
     assert [run["settings"]["seed"] for run in shown["runs"]] == [1, 2]

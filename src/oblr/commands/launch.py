@@ -49,7 +49,7 @@ def launch(config_name: str, command: str) -> None:
     done: list[Path] = []
 
     def task(cfg: DictConfig, typed: Sequence[str] | None = None) -> None:
-        with unseen(), one_line_errors(config_name):
+        with own_environment(), unseen(), one_line_errors(config_name):
             if config_name == "train":
                 cfg = resumed(cfg, told() if typed is None else typed)
             settle(cfg, config_name)
@@ -70,6 +70,17 @@ def launch(config_name: str, command: str) -> None:
     finally:  # also where a later run has failed
         if len(done) > 1:
             report_together(done)
+
+
+@contextmanager
+def own_environment() -> Iterator[None]:
+    """Variables that a job sets are gone after it: to the next one they would speak of a run that it is no part of."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def report_together(folders: Sequence[Path]) -> None:

@@ -34,7 +34,7 @@ SHOWN = 0.5
 
 @dataclass(frozen=True)
 class Stage:
-    """What a signal meets.
+    """What happens when a signal comes: what is said, and whether the process ends at once.
 
     Attributes:
         line: what is said then; nothing where it is empty.
