@@ -29,12 +29,14 @@ from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
 from oblr.run.moved import renewed
 from oblr.run.places import CONF, with_page
-from oblr.run.terminal import busy, print_error, print_warning, say, unseen
+from oblr.run.terminal import busy, print_error, print_warning, say, unread, unseen
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
 
 #: Packages that may end the program, and modules that others end it with.
 OURS, ENDING = {"__main__", "oblr", "callbacks", "hydra"}, {"_sitebuiltins", "argparse"}
+#: The status of a program whose output nobody reads any more: a shell's for SIGPIPE.
+UNREAD = 141
 
 
 def launch(config_name: str, command: str) -> None:
@@ -123,6 +125,8 @@ def one_line_errors(script: str = "train") -> Iterator[None]:
     try:
         yield
     except (SystemExit, HydraException, OmegaConfBaseException, RunError, OSError, ValueError, TypeError) as error:
+        if isinstance(error, BrokenPipeError | SystemExit) and unread():
+            sys.exit(UNREAD)
         line = _one_line(error, script)
         if line is None:
             raise

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import select
 import sys
 import tempfile
 import traceback
@@ -44,6 +45,20 @@ def print_warning(text: str) -> None:
     """One line there, of what will not work for ever."""
     idle()
     os.write(_screen, f"warning     {text}\n".encode())
+
+
+def unread() -> bool:
+    """Whether nobody reads the screen any more, as behind ``| head``; what is still written there is then lost."""
+    screen, poll = rich.get_console().file, select.poll()
+    try:
+        poll.register(screen, select.POLLOUT)
+    except ValueError:  # no file of the system's
+        return False
+    gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if gone:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), screen.fileno())
+    return gone
 
 
 def busy(what: str) -> None:
