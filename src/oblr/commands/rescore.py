@@ -8,6 +8,8 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.checks import check_folder
+from oblr.commands.foreign import check_foreign
+from oblr.commands.resume import told
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
@@ -18,7 +20,7 @@ from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import shown
-from oblr.run.provenance import revision, write_record
+from oblr.run.provenance import in_order, revision, write_record
 from oblr.run.stopping import at_once, contents, owns
 from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.types import Problem
@@ -36,6 +38,7 @@ def rescore(cfg: DictConfig) -> None:
     reward, sampled = OmegaConf.to_container(cfg.reward, resolve=True), benchmarks(source)
     if unknown := summaries.keys() - sampled.keys():
         raise SettingError("rescore", f"{source} has no config.yaml of {', '.join(unknown)}", "sample anew")
+    check_foreign({"benchmarks": sampled}, told(), "rescore", source)
     cfg.benchmarks = {name: sampled[name] | {"reward": reward} for name in summaries}
     parts, notes = [], list[str]()
     for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
@@ -77,7 +80,7 @@ def rescore(cfg: DictConfig) -> None:
 def benchmarks(source: Path) -> dict[str, Any]:
     """The benchmarks that an evaluation had, as its configurations describe them; the last one counts."""
     found: dict[str, Any] = {}
-    for path in sorted(source.glob("config*.yaml"), key=lambda path: path.stat().st_mtime_ns):
+    for path in in_order(source, "config*.yaml"):
         found |= cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path).benchmarks))
     return found
 

@@ -14,6 +14,7 @@ from callbacks.record import Curve, read_curves
 from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError
 from oblr.run.places import ROOT
+from oblr.run.provenance import in_order
 from oblr.run.resumed import PLACES
 from oblr.run.sweeps import flat
 
@@ -99,7 +100,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 def newest(folder: Path, pattern: str) -> Path:
     """A run that goes on adds files: the latest of a kind."""
-    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+    return in_order(folder, pattern)[-1]
 
 
 def placeless(settings: dict[str, Any]) -> dict[str, Any]:
