@@ -56,6 +56,8 @@ def _first(override: str) -> str:
 
 def told() -> list[str]:
     """The overrides of the run that Hydra is running, and where it looks for configuration files besides."""
+    if not HydraConfig.initialized():
+        return []
     hydra = HydraConfig.get()
     folders = [source.path for source in hydra.runtime.config_sources if "command-line" in source.provider]
     besides = ",".join(f"file://{folder}" for folder in folders)

@@ -12,7 +12,7 @@ import yaml
 
 from callbacks.record import Curve, read_curves
 from callbacks.rollouts import files_of_steps
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 from oblr.run.places import ROOT
 from oblr.run.provenance import in_order
 from oblr.run.resumed import PLACES
@@ -95,7 +95,14 @@ def typed(command: Sequence[str]) -> str:
 
 def settings_of(folder: Path) -> dict[str, Any]:
     """Of a run or an evaluation: by path, without folders."""
-    return placeless(flat(yaml.safe_load(newest(folder, "config*.yaml").read_text())))
+    file = newest(folder, "config*.yaml")
+    try:
+        found = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:  # of tags that would make objects, too
+        raise SettingError("runs", f"{file} is no plain YAML: {why(error)}", "leave that run out") from error
+    if not isinstance(found, dict):
+        raise SettingError("runs", f"{file} holds no settings", "leave that run out")
+    return placeless(flat(found))
 
 
 def newest(folder: Path, pattern: str) -> Path:

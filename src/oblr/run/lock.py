@@ -27,7 +27,12 @@ def sole_user(folder: Path, setting: str = "paths.output_dir") -> Iterator[str]:
     Raises:
         SettingError: another process holds it; says which, and since when.
     """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise SettingError(setting, f"{folder / LOCK} is a link, which no run makes", "take it away") from error
     try:
         yield _take(descriptor, folder, setting)
     finally:
