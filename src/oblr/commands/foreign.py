@@ -108,7 +108,7 @@ def plain_overrides(kept: Sequence[str], source: Path) -> list[str]:
         raise SettingError("ckpt_path", f"{source} has no overrides that can be read", "resume another one") from error
     for override in parsed:
         name = override.key_or_group
-        if name.partition(".")[0] != "hydra" or (name == "hydra.searchpath" and _of_files(override.value())):
+        if re.split(r"[./@]", name)[0] != "hydra" or (name == "hydra.searchpath" and _of_files(override.value())):
             overrides.append(str(override.input_line))
     return overrides
 

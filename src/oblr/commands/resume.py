@@ -90,14 +90,15 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
     now = compose("train", together(own, typed, before.hydra.runtime.choices), RunMode.RUN)
     cfg = job_config(now)
     then, today = (_plain(job_config(one)) for one in (before, now))
-    if any(differences(kept["told"], then)):
+    if older := any(differences(kept["told"], then)):
         cfg = OmegaConf.create(with_changes(completed(kept["told"], then), then, today))
         cfg.paths = now.paths
-        _check_version(cfg, checkpoint)
     if asked in ("last", "auto"):
         OmegaConf.update(cfg, "paths.output_dir", str(folder))
     OmegaConf.update(cfg, "ckpt_path", str(checkpoint))
     check_foreign(cfg, typed, "ckpt_path", checkpoint)
+    if older:
+        _check_version(cfg, checkpoint)
     return cfg
 
 
