@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from oblr.checks import check_folder
 from oblr.commands.foreign import check_foreign
 from oblr.commands.resume import told
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, digest, finished, saved, write_table
@@ -78,10 +80,21 @@ def rescore(cfg: DictConfig) -> None:
 
 
 def benchmarks(source: Path) -> dict[str, Any]:
-    """The benchmarks that an evaluation had, as its configurations describe them; the last one counts."""
+    """The benchmarks that an evaluation had, as its configurations describe them; the last one counts.
+
+    Raises:
+        SettingError: one is no plain YAML, or describes none.
+    """
     found: dict[str, Any] = {}
     for path in in_order(source, "config*.yaml"):
-        found |= cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path).benchmarks))
+        try:
+            described = OmegaConf.to_container(OmegaConf.load(path))
+        except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError, RecursionError) as error:
+            raise SettingError("rescore", f"{path} is no plain YAML: {why(error)}", "sample anew") from error
+        own = described.get("benchmarks") if isinstance(described, dict) else None
+        if not isinstance(own, dict) or not all(isinstance(one, dict) for one in own.values()):
+            raise SettingError("rescore", f"{path} describes no benchmarks", "give the folder of an evaluation")
+        found |= cast(dict[str, Any], own)
     return found
 
 
