@@ -102,6 +102,8 @@ def train(folder: Path, *overrides: str, strike: str = "", inside: str = "") -> 
     report = folder.with_suffix(".report")
     report.unlink(missing_ok=True)
     command = [sys.executable, "src/train.py", f"paths.output_dir={folder}", *overrides]
+    if not strike and any(override.startswith("ckpt_path=") for override in overrides):
+        command.append("~callbacks.strike")  # a run that goes on takes its own settings
     if strike:
         command.append(f"+callbacks.strike={{_target_: strikes.{strike}, report: {report}}}")
     if inside:
@@ -162,7 +164,7 @@ class Reference:
         ended = train(folder, *setup.command, f"steps={setup.steps}", keep, strike="Phases")
         assert ended.status == 0, ended
         seconds = json.loads(folder.with_suffix(".report").read_text())
-        self.seconds = {phase: statistics.median(seconds[phase]) for phase in PHASES}
+        self.seconds = {phase: statistics.median(spent) for phase, spent in seconds.items()}
         self.digests = {path.name: digests(path) for path in by_age(folder / "checkpoints")}
 
     def has(self, folder: Path) -> bool:
@@ -201,29 +203,44 @@ class Killed:
 
 @dataclass
 class Chain:
-    """Kills of one run, and whether its checkpoints, policy and curves are those of the uninterrupted one."""
+    """Kills of one run, and whether its checkpoints, policy and curves are those of the uninterrupted one.
+
+    ``newest``: it always went on from the checkpoint of its latest step, and none of a later step was ever lost.
+    """
 
     kills: list[Killed] = field(default_factory=list)
+    newest: bool = True
     checkpoints: bool = True
     policy: bool = False
     curves: bool = False
 
     @property
     def same(self) -> bool:
-        return self.checkpoints and self.policy and self.curves
+        return self.checkpoints and self.policy and self.curves and self.newest
 
 
-def kill_chain(reference: Reference, folder: Path, seed: int) -> Chain:
-    """Kill a run and go on with it, again and again, and compare what becomes of it."""
+def kill_chain(
+    reference: Reference, folder: Path, seed: int, between: Callable[[Path], None] = lambda folder: None
+) -> Chain:
+    """Kill a run and go on with it, again and again, and compare what becomes of it.
+
+    Args:
+        between: done to the run's folder before it goes on.
+    """
     setup, rng, chain = reference.setup, random.Random(seed), Chain()
 
     def go_on(strike: str = "") -> Ended:
-        resume = ["ckpt_path=last"] if by_age(folder / "checkpoints") else []
-        if resume and not strike:  # a run that goes on takes its own settings
-            resume.append("~callbacks.strike")
-        if not resume:
+        saved = sorted(by_age(folder / "checkpoints"), key=step_of)
+        resume = ["ckpt_path=last"] if saved else []
+        if resume:
+            between(folder)
+        else:
             shutil.rmtree(folder, ignore_errors=True)
-        return train(folder, *setup.command, f"steps={setup.steps}", *resume, strike=strike)
+        ended = train(folder, *setup.command, f"steps={setup.steps}", *resume, strike=strike)
+        if saved:
+            there = [step_of(path) for path in by_age(folder / "checkpoints")]
+            chain.newest &= f"resuming    {saved[-1]}\n" in ended.screen and max(there) >= step_of(saved[-1])
+        return ended
 
     saved = 0
     for k in range(setup.chain):

@@ -10,7 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from callbacks.observer import tensorboard
 from callbacks.record import RunRecord
 from oblr.errors import SettingError
-from oblr.run.manifest import by_age
+from oblr.run.manifest import Order, next_attempt, outdated
 
 
 class Checkpoints(Checkpoint):
@@ -19,19 +19,26 @@ class Checkpoints(Checkpoint):
     Args:
         dirpath: folder of the checkpoints, ``step-<steps done>.ckpt`` each.
         every: steps.
-        keep: how many to keep, the newest; older ones go when a new one is complete.
+        keep: how many to keep, the newest; older ones go when a new one has been read back from the disk. Those of
+            later steps, which a run that has gone back to an earlier one has left behind, stay until it is there again.
+
+    Attributes:
+        attempt: a number of the run that grows each time that it goes on; by it, and then by step, checkpoints are
+            ordered.
 
     Raises:
         SettingError: not a count.
     """
 
-    def __init__(self, dirpath: str, every: int, keep: int = 1):
+    def __init__(self, dirpath: str, every: int, keep: int = 2):
         for setting, value in (("every", every), ("keep", keep)):
             if value < 1:
                 raise SettingError(f"callbacks.checkpoints.{setting}", f"{value} is not a count", "use at least 1")
         self.folder, self.every, self.keep = Path(dirpath), every, keep
+        self.attempt = 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.attempt = max(self.attempt, next_attempt(self.folder))
         # What the run had logged after this checkpoint before it ended is taken back.
         for logger in trainer.loggers:
             if isinstance(logger, RunRecord):
@@ -46,9 +53,8 @@ class Checkpoints(Checkpoint):
         if done % self.every == 0 or done == trainer.max_epochs or trainer.should_stop:
             if writer := tensorboard(trainer):
                 writer.flush()  # a run that goes on from here does not log these steps again
-            trainer.save_checkpoint(self.folder / f"step-{done:05d}.ckpt")
+            order = Order(self.attempt, done)
+            trainer.save_checkpoint(self.folder / f"step-{done:05d}.ckpt", storage_options=order)
             if trainer.is_global_zero:
-                own = set(self.folder.glob("step-*.ckpt*"))  # whatever else is there is the user's
-                kept = [path for path in by_age(self.folder) if path in own][-self.keep :]
-                for path in own.difference(kept):
-                    shutil.rmtree(path)
+                for path in outdated(self.folder, self.keep):
+                    path.unlink() if path.is_symlink() else shutil.rmtree(path)

@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from oblr.run.provenance import write_whole
+from oblr.run.disk import write_whole
 
 #: Of a curve, its steps and values.
 Curve = tuple[list[int], list[float]]

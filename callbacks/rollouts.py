@@ -14,7 +14,7 @@ from torch import Tensor
 
 from callbacks.observer import Observer
 from oblr.policy.step import PolicyModule
-from oblr.run.provenance import write_whole
+from oblr.run.disk import write_whole
 from oblr.run.responses import compressed, verdict
 from oblr.types import StepReport
 

@@ -111,7 +111,7 @@ def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(tr
     process = warm.popen()(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     while process.poll() is None and not stalled.exists():
         time.sleep(0.005)
-    check(run_script("eval.py", *settings), "paths.output_dir: another process works in")
+    check(run_script("eval.py", *settings), f"paths.output_dir: process {process.pid} on ")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     rows = folder / "chain_sum.jsonl"

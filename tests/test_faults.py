@@ -56,7 +56,7 @@ def test_faults_leave_what_was_there(reference, tmp_path):
         assert intact, name
     previous, newest = by_age(folder / "checkpoints")
     truncate(newest)
-    mended = train(folder, *SHORT.command, "steps=3", "ckpt_path=last")
+    mended = train(folder, *SHORT.command, "steps=3", "ckpt_path=auto")
     assert f"resuming    {previous}" in mended.screen
     assert step_of(by_age(folder / "checkpoints")[-1]) == 3
     assert reference.has(folder)

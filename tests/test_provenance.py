@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oblr.run.provenance import FINISHED, REVISION, revision, versions, write_finished, write_record, write_whole
+from oblr.run.disk import write_whole
+from oblr.run.provenance import FINISHED, REVISION, revision, versions, write_finished, write_record
 
 GIT = ("git", "-c", "user.name=somebody", "-c", "user.email=somebody", "-c", "commit.gpgsign=false")
 

@@ -13,16 +13,25 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.errors import SettingError
-from oblr.run.manifest import by_age
+from oblr.run.manifest import found
 from oblr.run.places import CONF, ROOT, models_of
+from oblr.run.provenance import number_of
 
 
 def newest_run(runs: str, pattern: str = "*") -> str:
-    """The run folder below ``runs``, of those that match, that has the newest complete checkpoint."""
-    checkpoints = [path for folder in Path(runs).glob(f"{pattern}/checkpoints") for path in by_age(folder)]
-    if not checkpoints:
+    """The run folder below ``runs``, of those that match and have a checkpoint, that was begun or gone on with last.
+
+    By the number that each has noted; of runs of earlier versions, which have none, by the time of the checkpoint.
+    """
+    saved = {place.parent: own for place in Path(runs).glob(f"{pattern}/checkpoints") if (own := found(place))}
+    if not saved:
         raise SettingError("ckpt_path", f"no run below {runs} has a checkpoint to resume", "start without ckpt_path")
-    return str(max(checkpoints, key=lambda path: path.stat().st_mtime_ns).parent.parent)
+
+    def place(run: Path) -> tuple[int, int, str]:
+        number = number_of(run)
+        return number, 0 if number else saved[run][-1].stat().st_mtime_ns, run.name
+
+    return str(max(saved, key=place))
 
 
 #: Tells the processes that a run starts on the other devices of its node where its folder is.

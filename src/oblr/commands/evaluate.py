@@ -27,7 +27,7 @@ from oblr.rollout.engine import Engine, choose
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import Display, shown
-from oblr.run.provenance import revision, versions, write_record
+from oblr.run.provenance import number_of, revision, versions, write_record
 from oblr.run.stopping import at_once, contents, owns
 from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.types import Problem, Sampling
@@ -104,7 +104,12 @@ def newest_policy(runs: Path) -> str:
     exported = list(runs.rglob("policy/config.json"))
     if not exported:
         raise SettingError("model", f"no run below {runs} has exported a policy", "give a folder or a hub id")
-    return str(max(exported, key=lambda path: path.stat().st_mtime_ns).parent)
+
+    def place(config: Path) -> tuple[int, int]:  # runs of earlier versions have no number
+        number = number_of(config.parent.parent)
+        return number, 0 if number else config.stat().st_mtime_ns
+
+    return str(max(exported, key=place).parent)
 
 
 def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:

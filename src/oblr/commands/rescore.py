@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from oblr.checks import check_folder
-from oblr.errors import SettingError
+from oblr.commands.foreign import check_foreign
+from oblr.commands.resume import told
+from oblr.errors import SettingError, why
 from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, digest, finished, saved, write_table
@@ -18,7 +22,7 @@ from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import shown
-from oblr.run.provenance import revision, write_record
+from oblr.run.provenance import in_order, revision, write_record
 from oblr.run.stopping import at_once, contents, owns
 from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.types import Problem
@@ -36,6 +40,7 @@ def rescore(cfg: DictConfig) -> None:
     reward, sampled = OmegaConf.to_container(cfg.reward, resolve=True), benchmarks(source)
     if unknown := summaries.keys() - sampled.keys():
         raise SettingError("rescore", f"{source} has no config.yaml of {', '.join(unknown)}", "sample anew")
+    check_foreign({"benchmarks": sampled}, told(), "rescore", source)
     cfg.benchmarks = {name: sampled[name] | {"reward": reward} for name in summaries}
     parts, notes = [], list[str]()
     for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
@@ -75,10 +80,21 @@ def rescore(cfg: DictConfig) -> None:
 
 
 def benchmarks(source: Path) -> dict[str, Any]:
-    """The benchmarks that an evaluation had, as its configurations describe them; the last one counts."""
+    """The benchmarks that an evaluation had, as its configurations describe them; the last one counts.
+
+    Raises:
+        SettingError: one is no plain YAML, or describes none.
+    """
     found: dict[str, Any] = {}
-    for path in sorted(source.glob("config*.yaml"), key=lambda path: path.stat().st_mtime_ns):
-        found |= cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path).benchmarks))
+    for path in in_order(source, "config*.yaml"):
+        try:
+            described = OmegaConf.to_container(OmegaConf.load(path))
+        except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError, RecursionError) as error:
+            raise SettingError("rescore", f"{path} is no plain YAML: {why(error)}", "sample anew") from error
+        own = described.get("benchmarks") if isinstance(described, dict) else None
+        if not isinstance(own, dict) or not all(isinstance(one, dict) for one in own.values()):
+            raise SettingError("rescore", f"{path} describes no benchmarks", "give the folder of an evaluation")
+        found |= cast(dict[str, Any], own)
     return found
 
 

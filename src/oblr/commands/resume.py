@@ -16,13 +16,15 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.commands.compose import RUN_FOLDER, compose, job_config, newest_run
+from oblr.commands.foreign import check_foreign, plain_overrides
 from oblr.errors import SettingError
 from oblr.run.resumed import choose_checkpoint, completed, differences, with_changes
+from oblr.run.stopping import process
+from oblr.run.terminal import print_warning
 from oblr.settings.check import check_settings
 
 #: What says where runs lie.
@@ -54,6 +56,8 @@ def _first(override: str) -> str:
 
 def told() -> list[str]:
     """The overrides of the run that Hydra is running, and where it looks for configuration files besides."""
+    if not HydraConfig.initialized():
+        return []
     hydra = HydraConfig.get()
     folders = [source.path for source in hydra.runtime.config_sources if "command-line" in source.provider]
     besides = ",".join(f"file://{folder}" for folder in folders)
@@ -73,27 +77,45 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
     if not isinstance(asked, str):
         return cfg
     folder = _folder(cfg, asked, typed)
-    checkpoint = choose_checkpoint(asked, folder)
+    checkpoint = choose_checkpoint(asked, folder, lambda line: None if process.silent else print_warning(line))
     if checkpoint is None:
         return job_config(compose("train", typed, RunMode.RUN))
     from oblr.run.checkpoint import meta  # loads torch, which a run that begins need not wait for
 
-    kept = meta(checkpoint).get("oblr", {}).get("run")
+    kept = run_of(meta(checkpoint), checkpoint)
     if not kept:  # which is said where it is known whose checkpoint this is
         return job_config(compose("train", typed, RunMode.RUN))
-    own = [str(override.input_line) for override in _of_run(kept["overrides"])]
+    own = _of_run(plain_overrides(kept["overrides"], checkpoint))
     before = compose("train", own, RunMode.RUN)
     now = compose("train", together(own, typed, before.hydra.runtime.choices), RunMode.RUN)
     cfg = job_config(now)
     then, today = (_plain(job_config(one)) for one in (before, now))
-    if any(differences(kept["told"], then)):
+    if older := any(differences(kept["told"], then)):
         cfg = OmegaConf.create(with_changes(completed(kept["told"], then), then, today))
         cfg.paths = now.paths
-        _check_version(cfg, checkpoint)
     if asked in ("last", "auto"):
         OmegaConf.update(cfg, "paths.output_dir", str(folder))
     OmegaConf.update(cfg, "ckpt_path", str(checkpoint))
+    check_foreign(cfg, typed, "ckpt_path", checkpoint)
+    if older:
+        _check_version(cfg, checkpoint)
     return cfg
+
+
+def run_of(everything: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
+    """What a checkpoint says of its run: overrides, and what they were composed to, twice; empty where it does not.
+
+    Raises:
+        SettingError: it is not what a run writes.
+    """
+    kept = everything.get("oblr", {}).get("run") if isinstance(everything.get("oblr", {}), dict) else 0
+    if kept in (None, {}):
+        return {}
+    if isinstance(kept, dict) and isinstance(kept.get("overrides"), list):
+        sections = [kept.get(name) for name in ("told", "config")]
+        if all(isinstance(one, dict) for one in sections):
+            return kept
+    raise SettingError("ckpt_path", f"{checkpoint} says of its run what no run writes", "resume another one")
 
 
 def where_it_was(cfg: DictConfig, checkpoint: Path) -> dict[str, Any]:
@@ -103,10 +125,11 @@ def where_it_was(cfg: DictConfig, checkpoint: Path) -> dict[str, Any]:
     """
     from oblr.run.checkpoint import meta
 
-    then, like = meta(checkpoint).get("oblr", {}).get("run", {}).get("config"), copy.deepcopy(cfg)
+    then, like = run_of(meta(checkpoint), checkpoint).get("config"), copy.deepcopy(cfg)
     if then:
         like.paths = then["paths"]
         like.policy.path = then["policy"]["path"]
+        check_foreign({"paths": then["paths"], "policy": {"path": then["policy"]["path"]}}, [], "ckpt_path", checkpoint)
     return OmegaConf.to_container(like, resolve=True)  # type: ignore[return-value]
 
 
@@ -117,11 +140,11 @@ def _folder(cfg: DictConfig, asked: str, typed: Sequence[str]) -> Path:
     return Path(cfg.paths.output_dir)
 
 
-def _of_run(overrides: Sequence[str]) -> list[Override]:
+def _of_run(overrides: Sequence[str]) -> list[str]:
     """Without what says where it lies, and what it went on from."""
     places = ("paths.output_dir", "ckpt_path")
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [override for override in parsed if override.key_or_group not in places]
+    return [str(override.input_line) for override in parsed if override.key_or_group not in places]
 
 
 def together(own: Sequence[str], typed: Sequence[str], choices: DictConfig) -> list[str]:

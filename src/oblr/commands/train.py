@@ -3,6 +3,7 @@
 import copy
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
+from callbacks.checkpoints import Checkpoints
 from callbacks.graceful_stop import GracefulStop
 from callbacks.record import RunRecord
 from callbacks.summary import outcome
@@ -45,9 +47,10 @@ from oblr.policy.step import PolicyModule
 from oblr.report.page import write_report
 from oblr.report.runs import read_run
 from oblr.run.launchers import find_world
+from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
-from oblr.run.provenance import write_finished, write_record
+from oblr.run.provenance import next_number, write_finished, write_record
 from oblr.run.resumed import shown
 from oblr.run.stopping import at_once, contents, owns, process
 from oblr.run.terminal import busy, quiet_terminal, say
@@ -99,18 +102,21 @@ def main(cfg: DictConfig) -> None:
     before = contents(folder)
     check_folder(folder, joining)
     process.silent = not first
+    held = ExitStack()  # one rank speaks for all
+    unlocked = [held.enter_context(sole_user(place, setting)) for setting, place in written(cfg).items() if first]
     if not joining:  # a run that ends before its first step leaves nothing behind
         owns(folder, before)
     at_once("stopped; the checkpoint is as it was" if checkpoint else "stopped; nothing has been trained")
     busy("preparing the run")
 
-    with quiet_terminal(log_file(folder, rank)):
+    with held, quiet_terminal(log_file(folder, rank)):
         L.seed_everything(cfg.seed)
         if first:
-            noted = {"seed": cfg.seed, "told": own_settings(told), "method": in_words(policy)}
+            number = next_number(Path(cfg.paths.runs).parent, folder)
+            noted = {"number": number, "seed": cfg.seed, "told": own_settings(told), "method": in_words(policy)}
             write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), **noted)
             rich.print(changes_table(changed(told, "train")))
-            say(*datamodule.notes)
+            say(*datamodule.notes, *filter(None, unlocked))
         trainer = build_trainer(cfg)
         datamodule.weights, datamodule.clock = policy.weights, policy.clock
         datamodule.greedy = policy.baseline.needs_greedy
@@ -121,8 +127,11 @@ def main(cfg: DictConfig) -> None:
             owns(None)
             at_once("stopped")
         process.endings = [stop.requeue]
-        for own in trainer.loggers:
-            own.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
+        for own in callbacks:
+            if first and isinstance(own, Checkpoints):
+                own.attempt = number
+        for logger in trainer.loggers:
+            logger.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
             say(f"resuming    {checkpoint}")
@@ -142,6 +151,16 @@ def main(cfg: DictConfig) -> None:
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
             say(f"report      {write_report(folder, [read_run(folder)])}")
     at_once("stopped; the run was complete", status=0)
+
+
+def written(cfg: DictConfig) -> dict[str, Path]:
+    """The folders in which a run writes and deletes, each once, by the setting that names it."""
+    found = {"paths.output_dir": Path(cfg.paths.output_dir)}
+    if saving := OmegaConf.select(cfg, "callbacks.checkpoints.dirpath"):
+        found["callbacks.checkpoints.dirpath"] = Path(saving)
+        found["callbacks.checkpoints.dirpath"].mkdir(parents=True, exist_ok=True)
+    once = {place.resolve(): setting for setting, place in reversed(found.items())}
+    return {setting: place for place, setting in once.items()}
 
 
 def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:

@@ -34,6 +34,7 @@ from oblr.policy.fused import fuse
 from oblr.policy.loading import load_config, reader, without_dropout
 from oblr.policy.logits import head_path
 from oblr.policy.positions import longest_row
+from oblr.run.disk import put
 from oblr.run.ranks import of_run
 from oblr.types import TokenScores
 
@@ -171,8 +172,7 @@ class TokenScorer(nn.Module):
         except Exception as error:  # safetensors and tokenizers have errors of their own for a full disk
             shutil.rmtree(part, ignore_errors=True)
             self._rescue(weights, folder, error)
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
+        put(part, folder)
 
     def _rescue(self, weights: Mapping[str, Tensor], folder: Path, error: Exception) -> NoReturn:
         """Keep the weights beside ``folder`` where they can be written and something else of it cannot."""

@@ -10,7 +10,7 @@ from typing import Any
 from oblr.evaluation.records import finished, one_by_one, rollouts, saved
 from oblr.report.page import ROOM, filled
 from oblr.report.runs import differing_settings, settings_of
-from oblr.run.provenance import write_whole
+from oblr.run.disk import write_whole
 
 #: What the page calls its sections here.
 WORDS = {

@@ -11,7 +11,7 @@ from typing import Any
 from callbacks.tags import BANDS, first, meaning, name
 from oblr.report.comparison import comparison, configuration
 from oblr.report.runs import Run, differing
-from oblr.run.provenance import write_whole
+from oblr.run.disk import write_whole
 
 ASSETS = Path(__file__).parent / "assets"
 #: Bytes of compressed responses that a page may have; beyond, every second step is left out, and so on.

@@ -12,8 +12,9 @@ import yaml
 
 from callbacks.record import Curve, read_curves
 from callbacks.rollouts import files_of_steps
-from oblr.errors import SettingError
+from oblr.errors import SettingError, why
 from oblr.run.places import ROOT
+from oblr.run.provenance import in_order
 from oblr.run.resumed import PLACES
 from oblr.run.sweeps import flat
 
@@ -94,12 +95,19 @@ def typed(command: Sequence[str]) -> str:
 
 def settings_of(folder: Path) -> dict[str, Any]:
     """Of a run or an evaluation: by path, without folders."""
-    return placeless(flat(yaml.safe_load(newest(folder, "config*.yaml").read_text())))
+    file = newest(folder, "config*.yaml")
+    try:
+        found = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:  # of tags that would make objects, too
+        raise SettingError("runs", f"{file} is no plain YAML: {why(error)}", "leave that run out") from error
+    if not isinstance(found, dict):
+        raise SettingError("runs", f"{file} holds no settings", "leave that run out")
+    return placeless(flat(found))
 
 
 def newest(folder: Path, pattern: str) -> Path:
     """A run that goes on adds files: the latest of a kind."""
-    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+    return in_order(folder, pattern)[-1]
 
 
 def placeless(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Checkpoints: folders that are whole or absent, written by all ranks and read by any number of them.
 
 A folder holds the tensors in the format of :mod:`torch.distributed.checkpoint`, ``meta.pt`` with everything else and
-``manifest.json`` with the digest of every file. It gets its name when all of that is on the disk.
+``manifest.json`` with the digest of every file. It gets its name when all of that is on the disk, and has been read
+from there. Whoever may write a checkpoint brings numbers and settings: reading one runs nothing that it names.
 """
 
-import hashlib
+import errno
 import io
-import json
 import os
 import shutil
 from pathlib import Path
@@ -16,20 +16,31 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from oblr.errors import REMEDIES, CheckpointError, SettingError
-from oblr.run.manifest import MANIFEST
+from oblr.errors import REMEDIES, CheckpointError, SettingError, why
+from oblr.run.described import described
+from oblr.run.disk import put
+from oblr.run.manifest import MANIFEST, Manifest, Order, digest, following, read_manifest
 from oblr.run.ranks import of_run, on_every_rank, on_first_rank
 
-META = "meta.pt"
+META, DESCRIPTION = "meta.pt", ".metadata"
 
 
-def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta: dict[str, Any]) -> None:
+def save(
+    folder: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    meta: dict[str, Any],
+    order: Order | None = None,
+) -> None:
     """Write trained parameters, optimizer state and ``meta`` of rank 0. Collective; all ranks see the same file system.
+
+    Args:
+        order: the checkpoint's place; None: after all others in its folder.
 
     Raises:
         CheckpointError: on every rank, where one of them could not write; what was written is gone, and earlier
@@ -41,8 +52,8 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, meta
         tensors = _flat(module, _states(module, optimizer))
         group = of_run().group
         dcp.save(tensors, storage_writer=_Writer(part), process_group=group, no_dist=group is None)
-        digests = on_every_rank(lambda: {file.name: _digest(file) for file in part.glob(f"__{of_run().rank}_*")})
-        on_first_rank(lambda: _finish(part, folder, digests, meta))
+        digests = on_every_rank(lambda: {file.name: _proven(file) for file in part.glob(f"__{of_run().rank}_*")})
+        on_first_rank(lambda: _finish(part, folder, digests, meta, order or following(folder.parent)))
     except (OSError, CheckpointException) as error:
         if of_run().rank == 0:
             shutil.rmtree(part, ignore_errors=True)
@@ -60,14 +71,17 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer | Non
     Raises:
         SettingError: on every rank, where a file is not what was written.
     """
-    manifest = json.loads((folder / MANIFEST).read_text())
-    ranks = of_run()
-    mine = sorted(manifest)[ranks.rank :: ranks.count]
-    damaged = on_every_rank(lambda: [name for name in mine if _digest(folder / name) != manifest[name]])
+    manifest, ranks = _manifest(folder), of_run()
+    mine = sorted(manifest.files)[ranks.rank :: ranks.count]
+    damaged = on_every_rank(lambda: [name for name in mine if digest(folder / name) != manifest.files[name]])
     if names := ", ".join(name for names in damaged for name in names):
         raise SettingError("ckpt_path", f"{folder} is damaged: {names}", "resume another one")
-    states = {} if optimizer is None else _empty_states(folder, module)
-    dcp.load(_flat(module, states), checkpoint_id=folder, process_group=ranks.group, no_dist=ranks.group is None)
+    states, reader = {} if optimizer is None else _empty_states(folder, module), _Reader(folder)
+    try:
+        dcp.load(_flat(module, states), storage_reader=reader, process_group=ranks.group, no_dist=ranks.group is None)
+    except CheckpointException as error:
+        cause = next(iter(error.failures.values()))[0]
+        raise SettingError("ckpt_path", f"{folder} cannot be read: {why(cause)}", "resume another one") from error
     if optimizer is not None:
         name_of = {p: name for name, p in module.named_parameters()}
         owners = [name_of[p] for group in optimizer.param_groups for p in group["params"]]
@@ -83,15 +97,48 @@ def meta(folder: Path) -> dict[str, Any]:
     Raises:
         SettingError: it is not what was written.
     """
-    if _digest(folder / META) != json.loads((folder / MANIFEST).read_text()).get(META):
+    if digest(folder / META) != _manifest(folder).files.get(META):
         raise SettingError("ckpt_path", f"{folder} is damaged: {META}", "resume another one")
-    return torch.load(folder / META, map_location="cpu", weights_only=True)
+    try:
+        kept = torch.load(folder / META, map_location="cpu", weights_only=True)
+    except Exception as error:  # of a pickle that wants more than plain values, or is none
+        raise _foreign(folder, META, error) from error
+    if not isinstance(kept, dict) or not all(isinstance(name, str) for name in kept):
+        raise _foreign(folder, META, TypeError("it holds no values by name"))
+    return kept
+
+
+def _manifest(folder: Path) -> Manifest:
+    try:
+        return read_manifest(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _foreign(folder, MANIFEST, error) from error
+
+
+def _foreign(folder: Path, name: str, error: Exception) -> SettingError:
+    return SettingError("ckpt_path", f"{folder} has a {name} that no run writes: {why(error)}", "resume another one")
 
 
 def shapes(folder: Path) -> dict[str, torch.Size]:
     """Of the parameters in a checkpoint."""
     stored = _stored(folder)
     return {name.removeprefix("model."): size for name, size in stored.items() if name.startswith("model.")}
+
+
+class _Reader(dcp.FileSystemReader):
+    """Reads the description of the tensors, which is a pickle, as plain values, and nothing before its digest."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        folder = Path(self.path)
+        files = _manifest(folder).files
+        if digest(folder / DESCRIPTION) != files.get(DESCRIPTION):
+            raise SettingError("ckpt_path", f"{folder} is damaged: {DESCRIPTION}", "resume another one")
+        try:
+            found = described((folder / DESCRIPTION).read_bytes(), files)
+        except Exception as error:  # whatever a pickle that nobody of ours has written makes a reader raise
+            raise _foreign(folder, DESCRIPTION, error) from error
+        self.load_id = found.storage_meta.load_id = ""  # type: ignore[union-attr, assignment]
+        return found
 
 
 class _Writer(dcp.FileSystemWriter):
@@ -132,35 +179,30 @@ def _flat(module: nn.Module, states: dict[str, dict[str, Tensor]]) -> dict[str, 
 
 
 def _stored(folder: Path) -> dict[str, torch.Size]:
-    stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    return {name: entry.size for name, entry in stored.items() if isinstance(entry, TensorStorageMetadata)}
+    return {name: entry.size for name, entry in _Reader(folder).read_metadata().state_dict_metadata.items()}  # type: ignore[union-attr]
 
 
-def _finish(part: Path, folder: Path, digests: list[dict[str, Any]], meta: dict[str, Any]) -> None:
+def _finish(part: Path, folder: Path, digests: list[dict[str, Any]], meta: dict[str, Any], order: Order) -> None:
     """Add what describes the tensors, make sure that all is on the disk, and give the folder its name."""
     buffer = io.BytesIO()
     torch.save(meta, buffer)  # to a file, it would hide the system's error behind one of its own
     (part / META).write_bytes(buffer.getbuffer())
-    described = {name: _digest(part / name) for name in (META, ".metadata")}
-    manifest = {name: digest for files in [*digests, described] for name, digest in files.items()}
-    (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    for path in (part / META, part / MANIFEST, part):
-        _sync(path)
-    if folder.exists():  # of a run that went on from an earlier step than this one's
-        shutil.rmtree(folder)
-    part.rename(folder)
-    _sync(folder.parent)
+    others = {name: _proven(part / name) for name in (META, DESCRIPTION)}
+    manifest = Manifest({name: own for files in [*digests, others] for name, own in files.items()}, order)
+    (part / MANIFEST).write_text(manifest.written())
+    _proven(part / MANIFEST)
+    put(part, folder)
 
 
-def _digest(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"size": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _sync(path: Path) -> None:
-    """Wait until ``path`` is on the disk."""
+def _proven(path: Path) -> dict[str, Any]:
+    """The digest of a file that the disk gives back as it was written."""
+    written = digest(path)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # what is read now comes from the disk
     finally:
         os.close(descriptor)
+    if digest(path) != written:
+        raise OSError(errno.EIO, "it is read as something else than was written", str(path))
+    return written

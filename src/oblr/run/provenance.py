@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
+from oblr.run.disk import sync, sync_all, write_whole
+
 #: What a run executes.
 CODE = ("src", "callbacks", "conf", "slurm")
 #: In a copy of the code: the revision that it is a copy of.
@@ -52,19 +54,14 @@ def snapshot(root: Path, folder: Path, config: str) -> None:
         shutil.copytree(root / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (unfinished / REVISION).write_text(revision(root) + "\n")
     (unfinished / "config.yaml").write_text(config)
+    sync_all(unfinished)
     try:
         unfinished.rename(folder)
+        sync(folder.parent)
     except OSError:  # another process was faster
         if not folder.exists():
             raise
         shutil.rmtree(unfinished)
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that others see with all of its content or not at all."""
-    unfinished = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
-    unfinished.replace(path)
 
 
 def versions() -> dict[str, str]:
@@ -102,9 +99,33 @@ def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
     (folder / FINISHED).unlink(missing_ok=True)
     existing = len(list(folder.glob("run*.json")))
     suffix = f"-{existing + 1}" if existing else ""
-    (folder / f"config{suffix}.yaml").write_text(config)
+    write_whole(folder / f"config{suffix}.yaml", config)
     record = {"command": sys.argv, "revision": revision(root), "versions": environment(), **facts}
-    (folder / f"run{suffix}.json").write_text(json.dumps(record, indent=2) + "\n")
+    write_whole(folder / f"run{suffix}.json", json.dumps(record, indent=2) + "\n")
+
+
+def in_order(folder: Path, name: str) -> list[Path]:
+    """Of what :func:`write_record` writes, e.g. ``config*.yaml``, all that are there, the latest last."""
+    found = {path: re.search(r"-(\d+)\.\w+$", path.name) for path in folder.glob(name)}
+    return sorted(found, key=lambda path: (int(own[1]) if (own := found[path]) else 1, path.name))
+
+
+def number_of(run: Path) -> int:
+    """The number that a run has noted when it was begun or went on last; 0 where there is none."""
+    return max((_noted(path) for path in run.glob("run*.json")), default=0)
+
+
+def next_number(runs: Path, run: Path) -> int:
+    """One that is larger than those of ``run`` and of all ``runs``/name/run: what comes later has a larger one."""
+    return 1 + max(map(number_of, {run, *runs.glob("*/*/")}), default=0)
+
+
+def _noted(record: Path) -> int:
+    try:
+        number = json.loads(record.read_text()).get("number", 0)
+    except (OSError, ValueError, AttributeError, RecursionError):  # somebody else's file
+        return 0
+    return number if type(number) is int else 0
 
 
 def write_finished(folder: Path, **facts: Any) -> None:

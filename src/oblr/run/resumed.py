@@ -6,12 +6,12 @@ its settings that is no number. Numbers may change: a rate, a number of steps. P
 exchanged.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from oblr.errors import SettingError
-from oblr.run.manifest import by_age, is_complete
+from oblr.run.manifest import before, damaged, found, is_complete
 from oblr.run.moved import renewed
 
 #: Where a run lies, and whether it is a resumed one, makes it no other run.
@@ -22,25 +22,37 @@ ABSENT = "absent"  # told from a word that somebody types by being this very obj
 Difference = tuple[str, Any, Any]
 
 
-def choose_checkpoint(ckpt_path: str, folder: Path) -> Path | None:
-    """The checkpoint to resume from; ``last`` is the newest complete one in the run folder, ``auto`` too, if any.
+def choose_checkpoint(ckpt_path: str, folder: Path, say: Callable[[str], None] = lambda line: None) -> Path | None:
+    """The checkpoint to resume from; ``last`` is the newest in the run folder, ``auto`` too, if there is any.
+
+    Args:
+        say: told in a line where ``auto`` takes the one before the newest, as that is damaged.
 
     Raises:
-        SettingError: it is missing or incomplete.
+        SettingError: it is missing or damaged; names the one before, where that is whole.
     """
     if ckpt_path in ("last", "auto"):
-        whole = by_age(folder / "checkpoints")
-        if not whole and ckpt_path == "auto":
+        there = found(folder / "checkpoints")
+        if not there and ckpt_path == "auto":
             return None
-        if not whole:
+        if not there:
             raise SettingError("ckpt_path", f"{folder} has no checkpoint", "name another run with paths.output_dir")
-        return whole[-1]
-    path = Path(ckpt_path)
-    if not path.exists():
-        raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint, or last")
-    if not is_complete(path):
-        raise SettingError("ckpt_path", f"{path} is not a complete checkpoint", "give another, or last")
-    return path
+        path = there[-1]
+    else:
+        path = Path(ckpt_path)
+        if not path.exists():
+            raise SettingError("ckpt_path", f"there is no {path}", "give a checkpoint, or last")
+    if not (names := damaged(path)):
+        return path
+    earlier = before(path)
+    problem = f"{path} is not a complete checkpoint" if not is_complete(path) else f"{path} is damaged"
+    problem = f"{problem}: {', '.join(names[:3])}{' …' * (len(names) > 3)}"
+    if earlier is None:
+        raise SettingError("ckpt_path", f"{problem}, and no earlier one beside it is whole", "begin another run")
+    if ckpt_path != "auto":
+        raise SettingError("ckpt_path", problem, f"go on from the one before: ckpt_path={earlier}")
+    say(f"{problem}; going on from the one before, {earlier}")
+    return earlier
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[Difference]:

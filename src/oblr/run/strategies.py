@@ -10,6 +10,7 @@ from lightning.pytorch.strategies.launchers import subprocess_script
 
 from oblr.run import checkpoint as checkpoints
 from oblr.run import ranks
+from oblr.run.manifest import Order
 
 # processes.watched says which rank has failed, and why. Lightning's own watch would kill this one without a word.
 subprocess_script._launch_process_observer = lambda child_processes: None
@@ -35,7 +36,8 @@ class AnyRanks(Strategy):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         assert self.lightning_module is not None
-        checkpoints.save(Path(filepath), self.lightning_module, self.optimizers[0], checkpoint)
+        order = storage_options if isinstance(storage_options, Order) else None
+        checkpoints.save(Path(filepath), self.lightning_module, self.optimizers[0], checkpoint, order)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         assert self.lightning_module is not None

@@ -12,8 +12,9 @@ import yaml
 
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import Interval, interquartile_mean
+from oblr.run.disk import write_whole
 from oblr.run.moved import renewed
-from oblr.run.provenance import FINISHED, write_whole
+from oblr.run.provenance import FINISHED
 from oblr.run.resumed import PLACES
 
 #: Varies within a configuration: tables are over seeds.

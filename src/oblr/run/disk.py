@@ -1,0 +1,47 @@
+"""Files and folders that get their names when all that belongs to them is on the disk."""
+
+import os
+import shutil
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_all(path: Path) -> None:
+    """Wait until a file, or a folder with all that it holds, is on the disk."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            if not (own := Path(folder, name)).is_symlink():
+                sync(own)
+        sync(Path(folder))
+    if path.is_file():
+        sync(path)
+
+
+def put(unfinished: Path, place: Path) -> None:
+    """Give what is written its name, once it is on the disk; what had that name is there until then.
+
+    A folder cannot be exchanged at once: the one before lies beside it as ``<name>.old`` for a moment.
+    """
+    sync_all(unfinished)
+    before = place.with_name(f"{place.name}.old")
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(before, ignore_errors=True)
+        place.rename(before)
+    unfinished.replace(place)
+    sync(place.parent)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that others see with all of its content or not at all, and that a loss of power leaves whole."""
+    unfinished = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
+    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+    put(unfinished, path)
