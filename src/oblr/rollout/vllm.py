@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from oblr.errors import EngineDiedError, RunError, SettingError
+from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, why
 from oblr.rollout.engine import check_fresh, check_limits
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
+from oblr.rollout.replies import in_order
+from oblr.run.private import of_process
 from oblr.run.randomness import kept_random_state
 from oblr.run.ranks import Ranks, of_run
 from oblr.types import Completion, Sampling
@@ -89,6 +91,7 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives and dies with this process
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ["VLLM_RPC_BASE_PATH"] = str(of_process())  # sockets, which would lie in everybody's folder
         threads, preloaded = torch.get_num_threads(), os.environ.get("LD_PRELOAD", "")
         settings = self._among_ranks() | self._of_the_device()
         from vllm import LLM
@@ -202,7 +205,13 @@ class VLLMEngine:
         with deaths():
             self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
             outputs = self._llm.generate(requests, params, use_tqdm=partial(_Counter, done) if done else False)
-        return [[_completion(sample) for sample in output.outputs] for output in outputs]
+        asked = [request["prompt_token_ids"] for request in requests]
+        if [output.prompt_token_ids for output in outputs] != asked:
+            raise GarbledError("the rollout engine answered other prompts than it was asked")
+        return [
+            in_order(((sample.index, _completion(sample)) for sample in output.outputs), sampling.n)
+            for output in outputs
+        ]
 
     def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
         parts = self._llm.apply_model(lambda model: read(model, blocks))
@@ -276,5 +285,8 @@ def deaths() -> Iterator[None]:
 
 def _completion(sample: Any) -> Completion:
     ids = list(sample.token_ids)
-    logprobs = [step[token].logprob for step, token in zip(sample.logprobs, ids, strict=True)]
+    try:
+        logprobs = [step[token].logprob for step, token in zip(sample.logprobs, ids, strict=True)]
+    except (KeyError, ValueError) as error:
+        raise GarbledError(f"the rollout engine gave log-probabilities of other tokens: {why(error)}") from error
     return Completion(ids, logprobs, finished=sample.finish_reason == "stop")

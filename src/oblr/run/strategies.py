@@ -10,6 +10,7 @@ from lightning.pytorch.strategies.launchers import subprocess_script
 
 from oblr.run import checkpoint as checkpoints
 from oblr.run import ranks
+from oblr.run.meeting import meet
 
 # processes.watched says which rank has failed, and why. Lightning's own watch would kill this one without a word.
 subprocess_script._launch_process_observer = lambda child_processes: None
@@ -71,6 +72,12 @@ class DDP(AnyRanks, DDPStrategy):
     def __init__(self) -> None:
         super().__init__(process_group_backend=backend())
 
+    def setup_distributed(self) -> None:
+        self.set_world_ranks()
+        assert self.cluster_environment is not None
+        meet(self.cluster_environment, self.num_nodes, backend(), self.root_device)
+        super().setup_distributed()
+
     def setup_environment(self) -> None:
         super().setup_environment()
         ranks.join(self.root_device)
@@ -84,6 +91,11 @@ class FSDP(AnyRanks, ModelParallelStrategy):
 
     def setup_environment(self) -> None:
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
+        assert self.accelerator is not None
+        assert self.cluster_environment is not None
+        self.accelerator.setup_device(self.root_device)
+        self.set_world_ranks()
+        meet(self.cluster_environment, self.num_nodes, backend(), self.root_device)
         super().setup_environment()
         ranks.join(self.root_device)
 
