@@ -185,7 +185,8 @@ class VLLMEngine:
     ) -> list[list[Completion]]:
         from vllm import SamplingParams
 
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        asked = [list(prompt) for prompt in prompts]
+        requests = [{"prompt_token_ids": prompt} for prompt in asked]
         params = [
             SamplingParams(
                 n=sampling.n,
@@ -205,7 +206,6 @@ class VLLMEngine:
         with deaths():
             self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
             outputs = self._llm.generate(requests, params, use_tqdm=partial(_Counter, done) if done else False)
-        asked = [request["prompt_token_ids"] for request in requests]
         if [output.prompt_token_ids for output in outputs] != asked:
             raise GarbledError("the rollout engine answered other prompts than it was asked")
         return [

@@ -12,7 +12,6 @@ import socket
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments import ClusterEnvironment
 from torch.distributed.constants import default_pg_timeout
 
 from oblr.errors import RunError
@@ -21,13 +20,12 @@ from oblr.errors import RunError
 LOOPBACK, INTERFACES = "lo", ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-def meet(environment: ClusterEnvironment, nodes: int, backend: str, device: torch.device) -> None:
-    """Make the default group of ``environment``'s processes, on ``nodes`` machines, before anybody else does.
+def meet(address: str, port: int, rank: int, count: int, nodes: int, backend: str, device: torch.device) -> None:
+    """Make the default group of ``count`` processes on ``nodes`` machines, before anybody else does.
 
     Raises:
         RunError: rank 0 cannot listen at the address.
     """
-    address, port, rank = environment.main_address, environment.main_port, environment.global_rank()
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
     if nodes == 1 and _is_loopback(address):
         for variable in INTERFACES:
@@ -38,7 +36,7 @@ def meet(environment: ClusterEnvironment, nodes: int, backend: str, device: torc
     store = dist.TCPStore(
         address,
         port,
-        environment.world_size(),
+        count,
         is_master=rank == 0,
         timeout=default_pg_timeout,
         multi_tenant=True,
@@ -48,7 +46,7 @@ def meet(environment: ClusterEnvironment, nodes: int, backend: str, device: torc
         backend,
         store=store,
         rank=rank,
-        world_size=environment.world_size(),
+        world_size=count,
         timeout=default_pg_timeout,
         device_id=None if device.type == "cpu" else device,
     )

@@ -66,6 +66,14 @@ def backend() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
 
+def make_group(strategy: DDPStrategy | ModelParallelStrategy) -> None:
+    """That of all ranks; Lightning finds it made."""
+    told = strategy.cluster_environment
+    assert told is not None
+    place = (told.main_address, told.main_port, told.global_rank(), told.world_size())
+    meet(*place, strategy.num_nodes, backend(), strategy.root_device)
+
+
 class DDP(AnyRanks, DDPStrategy):
     """A whole policy a device."""
 
@@ -74,8 +82,7 @@ class DDP(AnyRanks, DDPStrategy):
 
     def setup_distributed(self) -> None:
         self.set_world_ranks()
-        assert self.cluster_environment is not None
-        meet(self.cluster_environment, self.num_nodes, backend(), self.root_device)
+        make_group(self)
         super().setup_distributed()
 
     def setup_environment(self) -> None:
@@ -92,10 +99,9 @@ class FSDP(AnyRanks, ModelParallelStrategy):
     def setup_environment(self) -> None:
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
         assert self.accelerator is not None
-        assert self.cluster_environment is not None
         self.accelerator.setup_device(self.root_device)
         self.set_world_ranks()
-        meet(self.cluster_environment, self.num_nodes, backend(), self.root_device)
+        make_group(self)
         super().setup_environment()
         ranks.join(self.root_device)
 
