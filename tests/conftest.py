@@ -5,9 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -201,20 +199,6 @@ def pocket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEn
     engine.start()
     yield engine
     engine.close()
-
-
-@contextmanager
-def lent(engine: ServerEngine) -> Iterator[tuple[str, str]]:
-    """Overrides by which a run uses this engine's server, which is given up for that long."""
-    assert engine.process is not None
-    run = engine.server.run
-    engine.server.release()
-    settings = "rollout.engines.server"
-    yield f"{settings}.url={engine.server.url}", f"{settings}.token_file={engine.process.token}"
-    end = time.monotonic() + 60
-    while engine.server.taken and time.monotonic() < end:
-        time.sleep(0.1)
-    engine.server.claim(run)
 
 
 @pytest.fixture

@@ -191,14 +191,18 @@ class Client:
                 try:
                     connection.request(method, path, body, headers | {"Content-Type": "application/json"})
                     reply = connection.getresponse()
-                    return reply, self._body(path, reply, most)
+                    content = self._body(path, reply, most)
                 except (OSError, HTTPException) as error:
                     self._fail(path, wait.over, error)
+                if wait.over:  # what was read ends where it was cut off
+                    self._fail(path, wait.over)
+                return reply, content
         finally:
             connection.close()
 
-    def _fail(self, path: str, over: str, error: Exception) -> NoReturn:
-        raise EngineDiedError(f"{self.url}{path}: {over or why(error)}{self.hint}") from error
+    def _fail(self, path: str, over: str, error: Exception | None = None) -> NoReturn:
+        said = over if error is None else over or why(error)
+        raise EngineDiedError(f"{self.url}{path}: {said}{self.hint}") from error
 
     def _body(self, path: str, reply: HTTPResponse, most: int) -> bytes:
         """Of an answer that has at most ``most`` bytes."""
@@ -207,6 +211,8 @@ class Client:
             body += piece
             if len(body) > most:
                 raise GarbledError(f"{self.url}{path}: an answer of more than {most:,} bytes{self.hint}")
+        if reply.length:  # http.client leaves it to us
+            raise GarbledError(f"{self.url}{path}: an answer that lacks {reply.length:,} bytes{self.hint}")
         return bytes(body)
 
     def _check(self, path: str, reply: HTTPResponse, number: str, key: bytes, body: bytes) -> None:
