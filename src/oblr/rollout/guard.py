@@ -1,7 +1,7 @@
 """Stands before all routes of a vLLM server: who does not know its secret is not heard, and one run at a time is.
 
 vLLM puts it there for ``--middleware oblr.rollout.guard.Guard``. Its own ``--api-key`` guards some routes alone, and
-not those that replace weights. :mod:`oblr.rollout.proof` says what is proved. No module but the standard library's.
+not those that replace weights. :mod:`oblr.rollout.proof` says what is proved.
 """
 
 import asyncio
@@ -80,14 +80,28 @@ class Guard:
             told = proof.of_reply(key, count, status, proof.of_body(content))
             await answer(send, status, content, [*headers, (proof.PROOF.encode(), told.encode())])
 
-        orders = scope["method"] not in ("GET", "HEAD")
-        if orders and run != self.holder and (self.holder or scope["path"] != proof.CLAIM):
+        orders, claims = scope["method"] not in ("GET", "HEAD"), scope["path"] == proof.CLAIM
+        if orders and (not run or self.holder not in ((run, "") if claims else (run,))):
             return await signed(409, b"it serves another run" if self.holder else b"no run has claimed it", [])
-        if scope["path"] == proof.CLAIM:
+        if claims:
             if not orders:
                 return await signed(200, json.dumps(bool(self.holder)).encode(), [])
             return await self.hold(run, receive, send, proof.of_reply(key, count, 200, proof.of_body(b"")))
-        await self.app(scope, replayed(body, receive), collected(signed))
+        try:
+            await self.app(scope, replayed(body, receive), collected(signed))
+        except Exception as error:
+            await self.failed(scope, receive, collected(signed), error)
+            raise
+
+    async def failed(self, scope: Message, receive: Receive, send: Send, error: Exception) -> None:
+        """Give vLLM's own answer to what its routes fail of, which else came from outside this guard, unsigned."""
+        handler = scope["app"].exception_handlers.get(Exception)
+        if handler is None:
+            return await answer(send, 500, f"{type(error).__name__}: {error}".encode())
+        from starlette.requests import Request
+
+        response = await handler(Request(scope), error)
+        await response(scope, receive, send)
 
     def check(self, scope: Message, given: dict[str, str], key: bytes) -> None:
         """Raises Refusal where a request is not from somebody who knows the secret, or comes again."""
