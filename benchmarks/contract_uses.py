@@ -21,7 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: Rooms of rollout/ that know engines only by ``engine.py``.
-APART = {"__init__.py", "datamodule.py", "deadline.py", "engine.py", "hf.py"}
+APART = {
+    *("__init__.py", "datamodule.py", "deadline.py", "engine.py", "hf.py"),
+    *("guard.py", "proof.py", "replies.py", "waits.py"),
+}
 ROUTE = re.compile(r"/[a-z_]\w*(/\w+)*(\.json)?")
 FORMS = {"env.{}": r"VLLM_[A-Z0-9_]+", "{}": r"--[a-z][a-z-]*|vllm(\.\w+)+"}
 

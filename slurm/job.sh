@@ -5,10 +5,13 @@
 export PYTHONPATH=${code}/src:${code}${PYTHONPATH:+:${PYTHONPATH}}
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 export SRUN_CPUS_PER_TASK=${OMP_NUM_THREADS} # srun takes it from the job up to SLURM 22.05 only
-# Where rank 0 listens; Lightning chooses the port by the job's number.
+# Where rank 0 listens, which is no wider than needed; Lightning chooses the port by the job's number.
 # This script runs on the job's first node, and a container may have no scontrol.
-MASTER_ADDR=$(scontrol show hostnames "${SLURM_JOB_NODELIST}" 2>/dev/null | head -n 1 || true)
-MASTER_ADDR=${MASTER_ADDR:-$(hostname)}
+MASTER_ADDR=127.0.0.1
+if [ "${SLURM_NNODES:-1}" -gt 1 ]; then
+  MASTER_ADDR=$(scontrol show hostnames "${SLURM_JOB_NODELIST}" 2>/dev/null | head -n 1 || true)
+  MASTER_ADDR=${MASTER_ADDR:-$(hostname)}
+fi
 export MASTER_ADDR
 
 allocation=(

@@ -93,6 +93,10 @@ class EngineDiedError(RunError):
     page = "machines.md"
 
 
+class GarbledError(EngineDiedError):
+    """What came from the rollout engine is not an answer to what it was asked."""
+
+
 class SyncTimeoutError(RunError):
     """The rollout engine did not get the policy's weights in time."""
 

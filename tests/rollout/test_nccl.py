@@ -1,14 +1,13 @@
 """Weights by vLLM's own sender, where only NCCL and the GPU are stand-ins: the server is asked for what it expects."""
 
 import inspect
-import json
 import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
+import hostile
 import pytest
 import torch
 from conftest import POCKET, ROOT
@@ -36,28 +35,17 @@ class Server:
         self.asked: list[tuple[str, dict]] = []
         self.replies = {"/get_world_size": {"world_size": 2}, "/reset_prefix_cache": {"success": True}}
         self.hangs, self.refuses, self.released = "", "", threading.Event()
-        server = self
+        self.http = hostile.Server(self.answer)
+        self.client = Client(self.http.url, self.http.secret)
 
-        class Handler(BaseHTTPRequestHandler):
-            def reply(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                server.asked.append((self.path, json.loads(body) if body else {}))
-                if self.path == server.hangs:
-                    server.released.wait()
-                self.send_response(400 if self.path == server.refuses else 200)
-                self.end_headers()
-                version = next((b["weight_version"] for p, b in server.asked if p == "/finish_weight_update"), None)
-                reply = {"/weight_info": {"weight_version": version}, **server.replies}.get(self.path, {})
-                self.wfile.write(json.dumps(reply).encode())
-
-            do_GET = do_POST = reply
-
-            def log_message(self, *_):
-                """Nothing."""
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-        self.client = Client(f"http://127.0.0.1:{self.http.server_port}")
+    def answer(self, path, body):
+        self.asked.append((path, body))
+        if path == self.hangs:
+            self.released.wait()
+        if path == self.refuses:
+            return 400, b"{}"
+        version = next((b["weight_version"] for p, b in self.asked if p == "/finish_weight_update"), None)
+        return {"/weight_info": {"weight_version": version}, **self.replies}.get(path, {})
 
     def paths(self):
         return [path for path, _ in self.asked]
@@ -196,7 +184,7 @@ def test_a_group_that_is_not_made_is_an_error(engine, server, wire):
 
 
 def test_calls_are_those_that_vllm_makes():
-    assert isinstance(Calls(Client("http://127.0.0.1:1")), VLLMWeightSyncClient)
+    assert isinstance(Calls(Client("http://127.0.0.1:1", b"")), VLLMWeightSyncClient)
     for name, method in inspect.getmembers(VLLMWeightSyncClient, inspect.isfunction):
         if not name.startswith("_"):
             assert list(inspect.signature(getattr(Calls, name)).parameters) == list(
@@ -242,16 +230,17 @@ def test_the_way_of_weights_and_the_share_of_gpus_follow_from_whose_they_are(mon
 
 
 @pytest.mark.parametrize(("backend", "gpu", "transfer"), [("nccl", True, "nccl"), ("http", True, "http")])
-def test_the_way_of_weights_is_that_of_the_server(server, monkeypatch, backend, gpu, transfer):
+def test_the_way_of_weights_is_that_of_the_server(server, tmp_path, monkeypatch, backend, gpu, transfer):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     announce(server, backend)
-    assert ServerEngine(str(POCKET), "float32", 128, "log", server.client.url).transfer == transfer
+    engine = ServerEngine(str(POCKET), "float32", 128, "log", server.client.url, server.http.write_token(tmp_path))
+    assert engine.transfer == transfer
 
 
-def test_a_server_that_waits_for_nccl_is_of_no_use_without_gpu(server):
+def test_a_server_that_waits_for_nccl_is_of_no_use_without_gpu(server, tmp_path):
     announce(server, "nccl")
     with pytest.raises(SettingError, match=r"^rollout\.engines\.server\.transfer: .* has transfer nccl, not http"):
-        ServerEngine(str(POCKET), "float32", 128, "log", server.client.url)
+        ServerEngine(str(POCKET), "float32", 128, "log", server.client.url, server.http.write_token(tmp_path))
 
 
 def announce(server, backend):

@@ -8,11 +8,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 import torch
 from conftest import POCKET, ROOT
+from lending import lent
 from safetensors.torch import load_file
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
@@ -157,12 +157,13 @@ def test_a_sync_with_a_server_that_hangs_ends_in_time(engine, scorer, problems, 
         ({"url": "localhost:8000"}, r"rollout\.engines\.server\.url: localhost:8000 is no address"),
         (
             {"url": "http://127.0.0.1:9"},
-            r"rollout\.engines\.server\.url: no vLLM server .*VLLM_SERVER_DEV_MODE=1 python",
+            r"rollout\.engines\.server\.url: no vLLM server .*OBLR_SERVER_TOKEN_FILE=.* VLLM_SERVER_DEV_MODE=1 python",
         ),
     ],
 )
 def test_servers_that_cannot_be_used(engine, settings, message):
     given = {"model": str(POCKET), "dtype": "float32", "max_model_len": 128, "log": "log", "url": engine.server.url}
+    given["token_file"] = str(engine.process.token)
     with pytest.raises(SettingError, match=f"^{message}"):
         ServerEngine(**given | settings)
 
@@ -180,8 +181,8 @@ def test_all_copies_of_the_policy_get_new_weights(tmp_path, scorer, problems, to
         other = changed(TokenScorer(load_model(str(POCKET), "float32"), 1.0))
         copies.sync(other.weights(), 1)
         assert largest_gap(other, copies, problems, tokenizer, 1.0) < 1e-3
-        with urlopen(f"{copies.server.url}/metrics") as reply:
-            tokens = re.findall(r'^vllm:generation_tokens_total{engine="(\d)".* (\S+)$', reply.read().decode(), re.M)
+        metrics = copies.server.text("/metrics")
+        tokens = re.findall(r'^vllm:generation_tokens_total{engine="(\d)".* (\S+)$', metrics, re.M)
         assert [engine for engine, count in tokens if float(count) > 0] == ["0", "1"]
         weights = NotedWeights(scorer.weights(), "float32", 1, 2)
         copies.sync(weights, 2)
@@ -195,9 +196,9 @@ def test_all_copies_of_the_policy_get_new_weights(tmp_path, scorer, problems, to
 
 def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
-    url = f"rollout.engines.server.url={engine.server.url}"
     target = "rollout.engines.server._target_=stale.CorruptingServer"
-    result = train("steps=3", *RUN, url, target, "callbacks.checkpoints.every=1")
+    with lent(engine) as url:
+        result = train("steps=3", *RUN, *url, target, "callbacks.checkpoints.every=1")
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.strip().splitlines()
     assert "rollout engine is stale: after sync 2" in line
@@ -207,7 +208,8 @@ def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch)
 
 def test_two_ranks_share_a_server(train, tmp_path, engine):
     ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
-    result = train("steps=2", *RUN, *ranks, f"rollout.engines.server.url={engine.server.url}")
+    with lent(engine) as url:
+        result = train("steps=2", *RUN, *ranks, *url)
     assert result.returncode == 0, result.stderr
     assert max(read_curves(tmp_path / "run")["rollout/logprob_gap_max"][1]) < 1e-3
 
@@ -215,7 +217,8 @@ def test_two_ranks_share_a_server(train, tmp_path, engine):
 @pytest.mark.servers
 def test_a_killed_worker_changes_nothing(train, tmp_path, engine, monkeypatch):
     """It is killed in the midst of a generation, and takes the server with it; the soak kills servers, too."""
-    undisturbed = train("steps=3", *RUN, f"rollout.engines.server.url={engine.server.url}", folder="undisturbed")
+    with lent(engine) as url:
+        undisturbed = train("steps=3", *RUN, *url, folder="undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     result = train("steps=3", *RUN, "rollout.engines.server._target_=mortal.MortalServer")

@@ -24,6 +24,7 @@ from oblr.policy.loading import check_numbers, load_config, load_tokenizer, stor
 from oblr.policy.positions import context_of
 from oblr.report.evaluations import write_evaluation
 from oblr.rollout.engine import Engine, choose
+from oblr.rollout.replies import ask
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import Display, shown
@@ -54,6 +55,7 @@ class Evaluation:
     tasks: list[Task]
     notes: list[str]
     tokenizer: PreTrainedTokenizerBase
+    vocabulary: int
     engine: Engine
     weights: Iterable[tuple[str, torch.Tensor]]
 
@@ -169,7 +171,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         for task in tasks
     )
     engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
-    return Evaluation(cfg, tasks, notes, tokenizer, engine, stored_weights(model, "model"))
+    return Evaluation(cfg, tasks, notes, tokenizer, vocabulary, engine, stored_weights(model, "model"))
 
 
 def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
@@ -201,7 +203,7 @@ def sample(evaluation: Evaluation, display: Display) -> None:
         display.phase("loading engine", sampling=False)
         engine.start()
         engine.sync(evaluation.weights, 0)
-        generate = partial(engine.generate, done=display.advance)
+        generate = partial(ask, engine, vocabulary=evaluation.vocabulary, done=display.advance)
         for task in evaluation.tasks:
             display.phase(task.name)
             for start in range(len(task.record.attempts), len(task.problems), cfg.chunk):

@@ -29,6 +29,7 @@ from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
 from oblr.run.moved import renewed
 from oblr.run.places import CONF, with_page
+from oblr.run.private import keep_caches
 from oblr.run.terminal import busy, print_error, print_warning, say, unread, unseen
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
@@ -46,6 +47,7 @@ def launch(config_name: str, command: str) -> None:
     """
     register_resolvers()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing a page
+    keep_caches()
     logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
 
     done: list[Path] = []

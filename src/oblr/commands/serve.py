@@ -1,11 +1,13 @@
 """Become the vLLM server that a run would start for itself.
 
-The run then takes ``rollout.engine=server rollout.engines.server.url=http://HOST:PORT``.
+The run then takes ``rollout.engine=server rollout.engines.server.url=http://HOST:PORT``, and the same
+``rollout.engines.server.token_file``: who has not read it is not heard.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import hydra
 from hydra.types import RunMode
@@ -15,6 +17,8 @@ from oblr.commands.compose import composer, job_config
 from oblr.commands.launch import settle
 from oblr.commands.parser import Parser
 from oblr.policy.loading import load_tokenizer
+from oblr.rollout.proof import VARIABLE, secret_of
+from oblr.run.private import private_folder
 
 
 def serve(host: str, port: int, overrides: Sequence[str]) -> None:
@@ -25,9 +29,13 @@ def serve(host: str, port: int, overrides: Sequence[str]) -> None:
     check_engine(config, "server", cfg.rollout.engines)
     check_model(cfg.policy.path, config, load_tokenizer(cfg.policy.path))
     check_served(cfg.policy.path, config, "server", cfg.rollout.engines)
-    engine = hydra.utils.instantiate(cfg.rollout.engines.server, url=None)()
+    settings = cfg.rollout.engines.server
+    token = Path(settings.token_file).resolve()
+    secret_of(token)
+    engine = hydra.utils.instantiate(settings, url=None)()
     command = [sys.executable, "-m", *engine.arguments, "--host", host, "--port", str(port)]
-    os.execve(sys.executable, command, os.environ | engine.environment)
+    own = {VARIABLE: str(token), "VLLM_RPC_BASE_PATH": str(private_folder())}
+    os.execve(sys.executable, command, os.environ | engine.environment | own)
 
 
 def main() -> None:

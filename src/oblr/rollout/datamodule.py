@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from oblr.data.distinct import check_distinct
 from oblr.data.ends import check_stop, stopped
 from oblr.data.prompts import check_ids, encode
-from oblr.errors import EngineDiedError, RunError, SettingError, StaleEngineError, SyncTimeoutError
+from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
@@ -23,6 +23,7 @@ from oblr.rewards.tryout import TRIED, try_out
 from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Engine, choose
 from oblr.rollout.readback import NotedWeights
+from oblr.rollout.replies import ask, check_parts
 from oblr.run.randomness import derived_seed
 from oblr.run.ranks import of_run
 from oblr.run.timing import Stopwatch
@@ -33,7 +34,7 @@ T = TypeVar("T")
 #: Seconds that a run has to wind up after a sync that timed out: whatever hung may still hang.
 WIND_UP = 30.0
 #: What may happen to the engine of a rank: the last of these that happens to any of them happens to all.
-FAILURES = (EngineDiedError, StaleEngineError)
+FAILURES = (EngineDiedError, GarbledError, StaleEngineError)
 #: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
 CHECKED = 20_000
 #: Seconds in which problems of a larger one are drawn for that.
@@ -239,7 +240,7 @@ class RolloutDataModule(L.LightningDataModule):
         """
         if not self.started:
             self.start_engine()
-        dead = False
+        dead = garbled = False
         while True:
             try:
                 if dead:
@@ -247,9 +248,10 @@ class RolloutDataModule(L.LightningDataModule):
                 if self.engine.weight_version != self.weight_version:
                     self._sync()
                 with self.clock.phase("rollout"):
-                    return self._together(lambda: self.engine.generate(prompts, sampling, seeds))
+                    return self._together(lambda: ask(self.engine, prompts, sampling, seeds, self.vocabulary))
             except EngineDiedError as death:
-                if self.restarted == self.restarts:
+                garbled, before = isinstance(death, GarbledError), garbled
+                if self.restarted == self.restarts or (garbled and before):  # twice is no accident
                     raise
                 self.restarted, dead = self.restarted + 1, True
                 log.warning(
@@ -285,7 +287,7 @@ class RolloutDataModule(L.LightningDataModule):
         )
         with self.clock.phase("sync"), deadline(self.sync_timeout, error):
             self._together(refit)
-            self._together(lambda: weights.compare(self.engine.read(weights.blocks)))
+            self._together(lambda: weights.compare(check_parts(weights.blocks, self.engine.read(weights.blocks))))
 
     def _together(self, action: Callable[[], T]) -> T:
         """What ``action`` gives this rank, as soon as all ranks are through with it.
@@ -298,7 +300,7 @@ class RolloutDataModule(L.LightningDataModule):
             result = action()
         except FAILURES as error:
             failure = error
-        own = next((n for n, kind in enumerate(FAILURES, 1) if isinstance(failure, kind)), 0)
+        own = max((n for n, kind in enumerate(FAILURES, 1) if isinstance(failure, kind)), default=0)
         worst = int(of_run().greatest(own))
         if worst == 0:
             return result

@@ -2,28 +2,42 @@
 
 import json
 import os
+import secrets
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from oblr.errors import EngineDiedError, SettingError, StaleEngineError
-from oblr.rollout.client import Client, Refused
+from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
+from oblr.rollout.client import LARGEST, Client, Limits, Refused
 from oblr.rollout.engine import check_fresh, check_limits
 from oblr.rollout.process import ServerProcess
+from oblr.rollout.proof import SETTING, VARIABLE, read_secret, secret_of
 from oblr.rollout.readback import Block, Part, from_text, to_text
+from oblr.rollout.replies import in_order
 from oblr.rollout.senders import HTTPSender, Sender
+from oblr.run.meeting import LOOPBACK
+from oblr.run.private import caches
 from oblr.run.ranks import of_run
 from oblr.types import Completion, Sampling
 
 GENERATE = "/inference/v1/generate"
+#: Lines of ``/metrics`` that change when a token has been read or sampled.
+COUNTED = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+#: Seconds between looks at these; and those in which a server notices that the run before has ended.
+PULSE, SETTLE = 10.0, 3.0
+#: The status of an order that another run's claim stands against.
+TAKEN = 409
+#: Bytes that a reply may have: of its own, for each token, and for each byte of a question after weights.
+MESSAGE, TOKEN, READ = 2**20, 1024, 64
 #: vLLM queues what does not fit into a batch; more connections than this would only wait there.
 CONNECTIONS = 256
 #: Share of a GPU that the run's own server takes: of the trainer's, as much as an engine in its process; of its own.
@@ -41,10 +55,12 @@ class ServerEngine:
         max_model_len: longest prompt plus response, tokens.
         log: file for the output of the run's own server.
         url: of a server that runs already, http://host:port; None: the run starts its own on this machine.
+        token_file: what the server at ``url`` knows and nobody else; it is made where it is not there.
         transfer: how weights travel: "http", or "nccl" between GPUs that trainer and server do not share; "auto": the
             way of the server at ``url``, or nccl where ``gpus`` are given.
         piece_mib: largest part of the weights in one HTTP request, MiB.
         start_timeout: how long a server may take to start, or to come back after it has died, seconds.
+        silence_timeout: how long it may sample nothing while it is asked to, or not answer anything else, seconds.
         gpus: GPUs of the run's own server, as in CUDA_VISIBLE_DEVICES; None: the trainer's.
         tensor_parallel_size: how many of them share a copy of the model; there are as many copies as fit.
         gpu_memory_utilization: share of each GPU for weights and KV cache; None: `OWN` of ``gpus``, `SHARED` of the
@@ -65,9 +81,11 @@ class ServerEngine:
         max_model_len: int,
         log: str,
         url: str | None = None,
+        token_file: str | None = None,
         transfer: Literal["auto", "http", "nccl"] = "auto",
         piece_mib: float = 64,
         start_timeout: float = 600,
+        silence_timeout: float = 300,
         gpus: str | None = None,
         tensor_parallel_size: int = 1,
         gpu_memory_utilization: float | None = None,
@@ -93,13 +111,14 @@ class ServerEngine:
         self.model, self.dtype, self.log, self.transfer = model, dtype, Path(log), way if automatic else transfer
         self.own, self.shares_gpu = url is None, url is None and gpus is None
         self.gpu_memory_utilization = gpu_memory_utilization or (OWN if gpus else SHARED)
-        self.piece, self.start_timeout = int(piece_mib * 2**20), start_timeout
+        self.piece, self.start_timeout, self.silence_timeout = int(piece_mib * 2**20), start_timeout, silence_timeout
         self.arguments = [
             *("vllm.entrypoints.openai.api_server", "--model", model, "--dtype", dtype),
             *("--max-model-len", str(max_model_len), "--logprobs-mode", "processed_logprobs"),
             *("--generation-config", "vllm", "--skip-tokenizer-init", "--enable-scale-out"),
             *("--weight-transfer-config", json.dumps({"backend": self.transfer})),
             *("--worker-extension-cls", "oblr.rollout.transfer.HTTPTransfer"),
+            *("--middleware", "oblr.rollout.guard.Guard"),
             *(["--enforce-eager"] if enforce_eager or not gpu else []),
             *(["--max-num-batched-tokens", str(max_num_batched_tokens)] if max_num_batched_tokens else []),
             *(["--max-num-seqs", str(max_num_seqs)] if max_num_seqs else []),
@@ -111,7 +130,9 @@ class ServerEngine:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # whatever an engine in this process has been told
             "VLLM_NO_USAGE_STATS": "1",
+            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(caches() / "torchinductor")),
             "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib),
+            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK),  # its processes are on one machine
             "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000"),  # idle threads leave the cores to the trainer
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
             **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),
@@ -120,15 +141,20 @@ class ServerEngine:
         self.process: ServerProcess | None = None
         self.client: Client | None = None
         if url is not None:
-            self.client = Client(url)
-            self._check(dtype, max_model_len, automatic)
+            if token_file is None:
+                raise SettingError(SETTING, f"nothing is known that the server at {url} knows", "name a file for it")
+            self.client = Client(url, secret_of(Path(token_file)), timeout=silence_timeout)
+            self._check(dtype, max_model_len, automatic, Path(token_file))
 
-    def _check(self, dtype: str, max_model_len: int, automatic: bool) -> None:
-        """Whether the running server is what this run would have started."""
+    def _check(self, dtype: str, max_model_len: int, automatic: bool, token_file: Path) -> None:
+        """Whether the running server is what this run would have started, and free."""
         setting = "rollout.engines.server.url"
-        start = f"start it with VLLM_SERVER_DEV_MODE=1 python -m {shlex.join(self.arguments)} --port {self.server.port}"
+        environment = f"{VARIABLE}={shlex.quote(str(token_file.resolve()))} VLLM_SERVER_DEV_MODE=1"
+        start = f"start it with {environment} python -m {shlex.join(self.arguments)} --port {self.server.port}"
         try:
-            paths = self.server.get("/openapi.json", timeout=30)["paths"]
+            paths = self.server.get("/openapi.json")["paths"]
+        except GarbledError as error:
+            raise SettingError(SETTING, f"{error}; {token_file} has that", start) from error
         except EngineDiedError as error:
             raise SettingError(setting, f"no vLLM server answers: {error}", start) from error
         needed = {
@@ -139,7 +165,7 @@ class ServerEngine:
         for path, flag in needed.items():
             if path not in paths:
                 raise SettingError(setting, f"{self.server.url} has no {path} without {flag}", start)
-        config = self.server.get("/server_info?config_format=json", timeout=30)["vllm_config"]
+        config = self.server.get("/server_info?config_format=json")["vllm_config"]
         has = config["model_config"] | {"transfer": (config["weight_transfer_config"] or {}).get("backend")}
         self.copies = config["parallel_config"]["data_parallel_size"]
         if automatic and has["transfer"] == "nccl" and torch.cuda.is_available():
@@ -156,6 +182,18 @@ class ServerEngine:
         for name, (own_setting, value) in wanted.items():
             if has[name] != value:
                 raise SettingError(own_setting, f"{self.server.url} has {name} {has[name]}, not {value}", start)
+        end = time.monotonic() + SETTLE
+        while self.server.taken:
+            if time.monotonic() > end:
+                raise self._taken()
+            time.sleep(0.2)
+
+    def _taken(self) -> SettingError:
+        return SettingError(
+            "rollout.engines.server.url",
+            f"{self.server.url} serves another run",
+            "wait for its end, or start another server",
+        )
 
     @property
     def server(self) -> Client:
@@ -166,12 +204,61 @@ class ServerEngine:
     def start(self) -> None:
         self.weight_version = None
         self.close()
+        ranks = of_run()
+        told: Any = None
+        if ranks.rank == 0:
+            try:
+                told = self._begin()
+            except SettingError as error:
+                told = (error.setting, error.problem, error.fix)
+            except EngineDiedError as error:
+                told = GarbledError(str(error)) if isinstance(error, GarbledError) else EngineDiedError(str(error))
+        first = ranks.objects(told)[0]
+        if isinstance(first, EngineDiedError):
+            raise first
+        if isinstance(first, tuple):
+            raise SettingError(*first)
+        if ranks.rank > 0:
+            self._join(first)
+
+    def _begin(self) -> dict[str, str]:
+        """Rank 0 finds the server, or starts it, and claims it; what the others must know."""
+        told = {"run": secrets.token_hex(16), "host": socket.gethostname()}
         if self.own:
-            self.client = Client(self._start_process(), self.log)
-        if of_run().rank == 0:
-            if not self.own:
-                self._await_return()
-            self.sender = self._sender()
+            self.process = ServerProcess(self.arguments, self.environment, self.log)
+            self.process.wait(self.start_timeout)
+            told |= {"url": self.process.url, "token": str(self.process.token)}
+            self.client = Client(told["url"], read_secret(self.process.token), self.log, self.silence_timeout)
+        else:
+            self._await_return()
+        self._claim(told["run"])
+        self.sender = self._sender()
+        return told
+
+    def _claim(self, run: str) -> None:
+        """Another run may have just ended, and the server not yet have noticed."""
+        end = time.monotonic() + SETTLE
+        while True:
+            try:
+                return self.server.claim(run)
+            except Refused as error:
+                if error.status != TAKEN:
+                    raise
+                if time.monotonic() > end:
+                    raise self._taken() from error
+                time.sleep(0.2)
+
+    def _join(self, told: dict[str, str]) -> None:
+        """Another rank asks what rank 0 has claimed."""
+        if self.own:
+            if told["host"] != socket.gethostname():
+                raise SettingError(
+                    "rollout.engines.server.url",
+                    f"this rank is not on {told['host']}, where the run's own server is",
+                    "start a server that all machines reach, and give its url",
+                )
+            self.client = Client(told["url"], read_secret(Path(told["token"])), self.log, self.silence_timeout)
+        self.server.run = told["run"]
 
     def _sender(self) -> Sender:
         if self.transfer == "http":
@@ -180,34 +267,14 @@ class ServerEngine:
 
         return NCCLSender(self.server)
 
-    def _start_process(self) -> str:
-        """Rank 0 starts the server, and all ranks learn its address."""
-        outcome: list[Any] = [None, socket.gethostname()]
-        ranks = of_run()
-        if ranks.rank == 0:
-            try:
-                self.process = ServerProcess(self.arguments, self.environment, self.log)
-                self.process.wait(self.start_timeout)
-                outcome[0] = self.process.url
-            except EngineDiedError as error:
-                outcome[0] = error
-        url, host = ranks.objects(outcome)[0]
-        if isinstance(url, EngineDiedError):
-            raise url
-        if host != socket.gethostname():
-            raise SettingError(
-                "rollout.engines.server.url",
-                f"this rank is not on {host}, where the run's own server is",
-                "start a server that all machines reach, and give its url",
-            )
-        return url
-
     def _await_return(self) -> None:
         """A server that somebody else looks after."""
         end = time.monotonic() + self.start_timeout
         while True:
             try:
                 return self.server.get("/health", timeout=5)
+            except GarbledError:
+                raise
             except EngineDiedError:
                 if time.monotonic() > end:
                     raise
@@ -228,9 +295,12 @@ class ServerEngine:
             self.server.post("/start_weight_update")
         self.sender.send(weights)
         self.server.post("/finish_weight_update", weight_version=version)
-        if not self.server.post("/reset_prefix_cache")["success"]:
+        with self._understood("/reset_prefix_cache"):
+            dropped = self.server.post("/reset_prefix_cache")["success"]
+        if dropped is not True:
             raise EngineDiedError(f"{self.server.url} keeps a cache of its old weights: it is serving somebody else")
-        self._check_version(self.server.get("/weight_info")["weight_version"], version)
+        with self._understood("/weight_info"):
+            self._check_version(self.server.get("/weight_info")["weight_version"], version)
 
     def generate(
         self,
@@ -248,12 +318,45 @@ class ServerEngine:
             if done is not None:
                 for reply in replies:
                     reply.add_done_callback(lambda _: done(sampling.n))
+            try:
+                self._await(replies)
+            except BaseException as error:
+                for reply in replies:
+                    reply.cancel()
+                self.server.give_up(str(error))
+                raise
             return [reply.result() for reply in replies]
+
+    def _await(self, replies: Sequence[Future[list[Completion]]]) -> None:
+        """All of them, for as long as the server gets on with them.
+
+        Raises:
+            EngineDiedError: what the first to fail has failed of; or nothing has been sampled for ``silence_timeout``.
+        """
+        open_ones, tokens, since = set(replies), "", time.monotonic()
+        while open_ones:
+            through, open_ones = wait(open_ones, min(PULSE, self.silence_timeout / 4), FIRST_EXCEPTION)
+            for reply in through:
+                reply.result()
+            sampled = tokens if through else self._sampled()
+            if through or sampled != tokens:
+                tokens, since = sampled, time.monotonic()
+            elif time.monotonic() - since > self.silence_timeout:
+                raise EngineDiedError(f"{self.server.url} has sampled nothing for {self.silence_timeout:g} s")
+
+    def _sampled(self) -> str:
+        """How many tokens the server has read and sampled, in its own words; nothing where it does not say."""
+        try:
+            lines = self.server.text("/metrics", timeout=self.silence_timeout / 4).splitlines()
+        except EngineDiedError:
+            return ""
+        return "".join(line for line in lines if line.startswith(COUNTED))
 
     def _complete(self, prompt: list[int], sampling: Sampling, seed: int) -> list[Completion]:
         """The completions of one prompt; the n-th of them has the seed ``seed + n``."""
         reply = self.server.post(
             GENERATE,
+            Limits(None, MESSAGE + sampling.n * sampling.max_new_tokens * TOKEN),
             token_ids=prompt,
             sampling_params={
                 "n": sampling.n,
@@ -269,15 +372,27 @@ class ServerEngine:
                 "seed": seed,
             },
         )
-        return [self._completion(choice) for choice in sorted(reply["choices"], key=lambda choice: choice["index"])]
+        with self._understood(GENERATE):
+            return in_order(((choice["index"], self._completion(choice)) for choice in reply["choices"]), sampling.n)
 
     def _completion(self, choice: dict[str, Any]) -> Completion:
         for span in choice["weight_versions"]:
             self._check_version(span["version"], str(self.weight_version))
         if choice["finish_reason"] not in ("stop", "length"):
             raise EngineDiedError(f"{self.server.url} gave up a request: {choice['finish_reason']}")
-        logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
+        content = choice["logprobs"]["content"]
+        if [token["token_id"] for token in content] != choice["token_ids"]:
+            raise ValueError("log-probabilities of other tokens")
+        logprobs = [float(token["logprob"]) for token in content]
         return Completion(choice["token_ids"], logprobs, finished=choice["finish_reason"] == "stop")
+
+    @contextmanager
+    def _understood(self, path: str) -> Iterator[None]:
+        """Raises GarbledError where what came has not the parts that such an answer has."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, EOFError, UnpicklingError) as error:
+            raise GarbledError(f"{self.server.url}{path}: an answer that makes no sense: {why(error)}") from error
 
     def _check_version(self, found: str, expected: str) -> None:
         if found != expected:
@@ -285,18 +400,22 @@ class ServerEngine:
 
     def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
         text = to_text(blocks)
-        answer = self.server.post("/collective_rpc", method="read_back", args=[text])
+        limits = Limits(self.silence_timeout, LARGEST + READ * len(text))
+        answer = self.server.post("/collective_rpc", limits, method="read_back", args=[text])
         if self.copies > 1:  # vLLM returns what the first of them says
             try:
                 self.server.post("/collective_rpc", method="compare_copy", args=[text, answer["results"]])
             except Refused as error:
                 raise StaleEngineError(f"the rollout engine's {self.copies} copies differ: {error}") from error
-        return [[Part(*part) for part in from_text(worker)] for worker in answer["results"]]
+        with self._understood("/collective_rpc"):
+            return [[Part(*part) for part in from_text(worker)] for worker in answer["results"]]
 
     def sleep(self) -> None:
         """The server's memory is not the trainer's."""
 
     def close(self) -> None:
+        if self.client is not None:
+            self.client.release()
         if self.process is not None:
             self.process.stop()
             self.process = None

@@ -4,6 +4,7 @@ import atexit
 import gc
 import io
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -13,10 +14,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from oblr.errors import EngineDiedError, RunError, SettingError
+from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, why
 from oblr.rollout.engine import check_fresh, check_limits
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
+from oblr.rollout.replies import in_order
+from oblr.run.meeting import LOOPBACK
+from oblr.run.private import of_process
 from oblr.run.randomness import kept_random_state
 from oblr.run.ranks import Ranks, of_run
 from oblr.types import Completion, Sampling
@@ -89,25 +93,29 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives and dies with this process
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ["VLLM_RPC_BASE_PATH"] = str(of_process())
+        if of_run().group is None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
         threads, preloaded = torch.get_num_threads(), os.environ.get("LD_PRELOAD", "")
         settings = self._among_ranks() | self._of_the_device()
         from vllm import LLM
 
         gc.collect()
         gc.freeze()  # what is imported: vLLM goes through it five times while it starts
-        self._llm = LLM(
-            model=self.model,
-            dtype=self.dtype,
-            max_model_len=self.max_model_len,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_num_seqs=self.max_num_seqs,
-            skip_tokenizer_init=True,
-            generation_config="vllm",  # sampling settings are ours, not those of the model's folder
-            # Of the distribution that is sampled from, temperature included.
-            logprobs_mode="processed_logprobs",
-            seed=0,
-            **settings,
-        )
+        with own_temporary_files():
+            self._llm = LLM(
+                model=self.model,
+                dtype=self.dtype,
+                max_model_len=self.max_model_len,
+                max_num_batched_tokens=self.max_num_batched_tokens,
+                max_num_seqs=self.max_num_seqs,
+                skip_tokenizer_init=True,
+                generation_config="vllm",  # sampling settings are ours, not those of the model's folder
+                # Of the distribution that is sampled from, temperature included.
+                logprobs_mode="processed_logprobs",
+                seed=0,
+                **settings,
+            )
         torch.set_num_threads(threads)
         # What vLLM puts there is for workers in processes of their own; a path with a space is an error in each.
         os.environ["LD_PRELOAD"] = preloaded
@@ -182,7 +190,8 @@ class VLLMEngine:
     ) -> list[list[Completion]]:
         from vllm import SamplingParams
 
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        asked = [list(prompt) for prompt in prompts]
+        requests = [{"prompt_token_ids": prompt} for prompt in asked]
         params = [
             SamplingParams(
                 n=sampling.n,
@@ -202,7 +211,12 @@ class VLLMEngine:
         with deaths():
             self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
             outputs = self._llm.generate(requests, params, use_tqdm=partial(_Counter, done) if done else False)
-        return [[_completion(sample) for sample in output.outputs] for output in outputs]
+        if [output.prompt_token_ids for output in outputs] != asked:
+            raise GarbledError("the rollout engine answered other prompts than it was asked")
+        return [
+            in_order(((sample.index, _completion(sample)) for sample in output.outputs), sampling.n)
+            for output in outputs
+        ]
 
     def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
         parts = self._llm.apply_model(lambda model: read(model, blocks))
@@ -226,6 +240,16 @@ class VLLMEngine:
             gc.collect()  # its tensors are in cycles
             if self.gpu:
                 torch.cuda.empty_cache()
+
+
+@contextmanager
+def own_temporary_files() -> Iterator[None]:
+    """What vLLM makes for its processes to meet lies where no other user may look."""
+    place, tempfile.tempdir = tempfile.tempdir, str(of_process())
+    try:
+        yield
+    finally:
+        tempfile.tempdir = place
 
 
 @contextmanager
@@ -276,5 +300,8 @@ def deaths() -> Iterator[None]:
 
 def _completion(sample: Any) -> Completion:
     ids = list(sample.token_ids)
-    logprobs = [step[token].logprob for step, token in zip(sample.logprobs, ids, strict=True)]
+    try:
+        logprobs = [step[token].logprob for step, token in zip(sample.logprobs, ids, strict=True)]
+    except (KeyError, ValueError) as error:
+        raise GarbledError(f"the rollout engine gave log-probabilities of other tokens: {why(error)}") from error
     return Completion(ids, logprobs, finished=sample.finish_reason == "stop")

@@ -136,6 +136,11 @@ class Listener:
         if insists and stage.again is not None:
             self.end(number, None if spoken else stage.again)
 
+    def insist(self, because: str) -> None:
+        """End as a second signal would: what this process was to end with does not come."""
+        if self.received is not None:
+            self.end(self.received, f"{self.stage.again or 'stopped now'}; {because}")
+
     def end(self, number: signal.Signals, line: str | None) -> None:
         """End this process, whatever its other threads are doing; its children end as it has ended."""
         try:

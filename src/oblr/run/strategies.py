@@ -11,6 +11,7 @@ from lightning.pytorch.strategies.launchers import subprocess_script
 from oblr.run import checkpoint as checkpoints
 from oblr.run import ranks
 from oblr.run.manifest import Order
+from oblr.run.meeting import meet
 
 # processes.watched says which rank has failed, and why. Lightning's own watch would kill this one without a word.
 subprocess_script._launch_process_observer = lambda child_processes: None
@@ -67,11 +68,24 @@ def backend() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
 
+def make_group(strategy: DDPStrategy | ModelParallelStrategy) -> None:
+    """That of all ranks; Lightning finds it made."""
+    told = strategy.cluster_environment
+    assert told is not None
+    place = (told.main_address, told.main_port, told.global_rank(), told.world_size())
+    meet(*place, strategy.num_nodes, backend(), strategy.root_device)
+
+
 class DDP(AnyRanks, DDPStrategy):
     """A whole policy a device."""
 
     def __init__(self) -> None:
         super().__init__(process_group_backend=backend())
+
+    def setup_distributed(self) -> None:
+        self.set_world_ranks()
+        make_group(self)
+        super().setup_distributed()
 
     def setup_environment(self) -> None:
         super().setup_environment()
@@ -86,6 +100,10 @@ class FSDP(AnyRanks, ModelParallelStrategy):
 
     def setup_environment(self) -> None:
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
+        assert self.accelerator is not None
+        self.accelerator.setup_device(self.root_device)
+        self.set_world_ranks()
+        make_group(self)
         super().setup_environment()
         ranks.join(self.root_device)
 

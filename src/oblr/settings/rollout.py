@@ -57,9 +57,11 @@ CLASSES: dict[str, Section] = {
         **VLLM,
         log=(str, "file that the server writes to"),
         url=(Text, "http://host:port of a running server; null: the run starts its own"),
+        token_file=(Text | None, "file with what a running server and its run know, and nobody else"),
         transfer=(Literal["auto", "http", "nccl"], "how weights get there"),
         piece_mib=(Positive, "weights sent at once by HTTP, MiB"),
         start_timeout=(Positive, "longest that the server may take to start, seconds"),
+        silence_timeout=(Positive, "longest that it may sample nothing, or not answer, seconds"),
         gpus=(Natural | Text, "GPUs of the run's own server, as 6,7; null: the trainer's"),
     ),
     "oblr.rewards.pool.RewardPool": section(
