@@ -145,3 +145,14 @@ def test_code_of_ones_own_runs(tmp_path, train, monkeypatch):
     means, lows, highs = (curves[f"eval/sampled_{end}"][1] for end in ("reward", "low", "high"))
     assert all(low < mean < high for low, mean, high in zip(lows, means, highs, strict=True))
     assert {"my_reward.reward", "my_problems.Doubles"} <= set((tmp_path / "run" / "config.yaml").read_text().split())
+
+
+def test_the_threat_model_names_every_attack_and_no_other():
+    """docs/security.md links each promise to what tries to break it; an attack without a promise has no place."""
+    named = re.findall(r'\(\.\./tests/attacks/(\w+\.py) "(\w+)"\)', (ROOT / "docs" / "security.md").read_text())
+    there = [
+        (path.name, name)
+        for path in sorted((ROOT / "tests" / "attacks").glob("test_*.py"))
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), flags=re.MULTILINE)
+    ]
+    assert sorted(set(named)) == sorted(there)
