@@ -37,8 +37,8 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.problem import Completion, Problem
 from oblr.report.live import Live
-from oblr.report.page import write_report
-from oblr.report.pieces import FILES
+from oblr.report.page import html, write_report
+from oblr.report.pieces import FILES, Beside
 from oblr.report.runs import find_runs, read_run
 from oblr.types import LogprobGap, Moments, Rollout, RolloutBatch, StepReport
 
@@ -156,12 +156,13 @@ def make_long(folder: Path, real: Path, steps: int, seed: int, configuration: in
 def opened(browser: Browser, page: Path) -> tuple[float, Page, list[str]]:
     """How long it takes until curves are drawn and the first step is there; the tab, and what it asks for."""
     tab, asked = browser.new_page(), list[str]()
-    tab.set_default_timeout(600_000)
+    tab.set_default_timeout(1_500_000)
     tab.on("request", lambda request: asked.append(request.url))
     begun = time.perf_counter()
     tab.goto(page.as_uri())
     tab.wait_for_selector("#groups details")
     tab.evaluate("() => new Promise(requestAnimationFrame)")
+    assert tab.evaluate("document.querySelectorAll('figure canvas').length") > 1
     return time.perf_counter() - begun, tab, asked
 
 
@@ -198,14 +199,18 @@ def loaded(asked: list[str]) -> float:
     return sum(Path(file).stat().st_size for file in files) / 1e6
 
 
-def long_runs(browser: Browser, place: Path, real: Path, steps: int, before: Path | None) -> Iterator[Figure]:
+def long_runs(
+    browser: Browser, place: Path, real: Path, steps: int, runs: int, before: Path | None
+) -> Iterator[Figure]:
     """One long run and many."""
     many = place / "many"
-    for number in range(RUNS):
+    for number in range(runs):
         make_long(many / f"run{number:02d}", real, steps, number // CONFIGURATIONS, number % CONFIGURATIONS)
     one = many / "run00"
-    for name, folder, most in ((f"{steps} steps", one, 2.0), (f"{RUNS} runs of {steps} steps", many, 5.0)):
+    for name, folder, most in ((f"{steps} steps", one, 2.0), (f"{runs} runs of {steps} steps", many, 5.0)):
         old = earlier(browser, before, folder, name) if before else []
+        for run in sorted(many.iterdir()) if folder == many else ():  # each has ended with a report of its own
+            html([read_run(run)], Beside(run))
         begun = time.perf_counter()
         page = write_report(folder, [read_run(folder)] if folder == one else find_runs([folder]))
         yield Figure(f"{name}: writing the report", time.perf_counter() - begun, "s")
@@ -278,7 +283,7 @@ def earlier(browser: Browser, checkout: Path, folder: Path, name: str) -> list[F
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20 steps, and runs of 200")
+    parser.add_argument("--quick", action="store_true", help="20 steps, and 5 runs of 200")
     parser.add_argument("--before", type=Path, help="a checkout of an earlier revision, to compare long runs with")
     asked = parser.parse_args()
     steps = 20 if asked.quick else 300
@@ -297,9 +302,9 @@ def main() -> None:
             tab.close()
         real = Path(place, "real")
         real_run(real)
-        figures += long_runs(browser, Path(place), real, 200 if asked.quick else LONG, asked.before)
+        figures += long_runs(browser, Path(place), real, *((200, 5) if asked.quick else (LONG, RUNS)), asked.before)
         browser.close()
-    write("page-quick" if asked.quick else "page", figures)
+    write("page-quick" if asked.quick else "page", figures, load=os.getloadavg())
 
 
 if __name__ == "__main__":

@@ -165,11 +165,11 @@ function plotted(figure, tags, of) {
     cursor: { dataIdx: (plot, series, i) => (series ? nearest(plot, series, i) : i) },
     bands: between_,
     hooks: { draw: [mark], setScale: [(plot, scale) => scale === "x" && figure.zoomed?.(plot)] },
-    series: [{ label: "step" }, ...shown.map(({ label, stroke }, i) => ({ label, stroke: margin ? shown[0].stroke : stroke, width: margin && i ? 0 : 1.5, spanGaps: true, points: { show: steps.length < 30 && !(margin && i) }, value: (plot, x, _, i) => (x === null || x === undefined || plot.cursor.idx === i ? number(x) : `${number(x)} at ${plot.data[0][i]}`) })), ...edges.map((edge) => ({ ...edge, spanGaps: true }))],
+    series: [{ label: "step" }, ...shown.map(({ label, stroke }, i) => ({ label, stroke: margin ? shown[0].stroke : stroke, width: margin && i ? 0 : shown.length > COLOURS.length ? 1 : 1.5, spanGaps: true, points: { show: steps.length < 30 && !(margin && i) }, value: (plot, x, _, i) => (x === null || x === undefined || plot.cursor.idx === i ? number(x) : `${number(x)} at ${plot.data[0][i]}`) })), ...edges.map((edge) => ({ ...edge, spanGaps: true }))],
   };
   const plot = new uPlot(options, [steps, ...columns], figure);
   plot.over.addEventListener("click", () => plot.cursor.idx !== null && visit(plot.data[0][plot.cursor.idx ?? 0], true));
-  new ResizeObserver(() => plot.setSize({ width: figure.clientWidth - 20, height: 210 })).observe(figure);
+  new ResizeObserver(() => plot.width !== figure.clientWidth - 20 && plot.setSize({ width: figure.clientWidth - 20, height: 210 })).observe(figure);
   figure.plot = plot;
 }
 
