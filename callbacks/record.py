@@ -3,18 +3,20 @@
 import json
 import math
 from argparse import Namespace
-from collections import defaultdict
-from collections.abc import Mapping
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from oblr.run.appended import Appended
 from oblr.run.disk import write_whole
 
 #: Of a curve, its steps and values.
-Curve = tuple[list[int], list[float]]
+Curve = tuple[MutableSequence[int], MutableSequence[float]]
 #: In a run folder.
 METRICS = "metrics.jsonl"
 #: Logged with every step, and with nothing that comes between steps.
@@ -66,20 +68,59 @@ class RunRecord(Logger):
             write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
-def read_curves(folder: Path) -> dict[str, Curve]:
-    """All scalars of a run: tag → (steps, values), without those that are not finite.
+class Curves:
+    """All scalars of a run that may go on: each time, only what it has logged since is read.
 
     Where held-out rewards have turned out to be others than 0 and 1, what was called their accuracy is their mean.
     """
-    points: dict[str, dict[int, float]] = defaultdict(dict)
-    for line in _lines(folder / METRICS):
-        step = line.pop("step")
-        for tag, value in line.items():
-            if value is not None:
-                points[tag][step] = value
-    for tag in [tag for tag in points if tag.startswith("eval/") and tag.endswith("_reward")]:
-        points[tag] |= points.pop(f"{tag.removesuffix('reward')}accuracy", {})
-    return {tag: (sorted(values), [values[step] for step in sorted(values)]) for tag, values in points.items()}
+
+    def __init__(self, folder: Path):
+        self.file, self.points, self.from_zero = Appended(folder / METRICS), dict[str, Curve](), False
+
+    def read(self) -> dict[str, Curve]:
+        """Tag → (steps, values), without those that are not finite; what comes later counts, of one step."""
+        written, replaced = self.file.lines()
+        lines = [json.loads(line) for line in written]
+        if replaced:
+            self.points, self.from_zero = {}, False
+        # An earlier version counted from 0: its file begins with that step.
+        self.from_zero |= any(line["step"] == 0 and OF_STEP in line for line in lines)
+        for line in lines:
+            step = line["step"] + (self.from_zero and OF_STEP in line)
+            for tag, value in line.items():
+                if tag == "step" or value is None:
+                    continue
+                if tag not in self.points:
+                    self.points[tag] = (array("q"), array("d"))
+                steps, values = curve = self.points[tag]
+                if steps and step <= steps[-1]:
+                    put(curve, step, value)
+                else:  # as nearly always
+                    steps.append(step)
+                    values.append(value)
+        found = dict(self.points)
+        for tag in [tag for tag in found if tag.startswith("eval/") and tag.endswith("_reward")]:
+            mean: Curve = (found[tag][0][:], found[tag][1][:])
+            for step, value in zip(*found.pop(f"{tag.removesuffix('reward')}accuracy", ([], [])), strict=True):
+                put(mean, step, value)
+            found[tag] = mean
+        return found
+
+
+def put(curve: Curve, step: int, value: float) -> None:
+    """A point into its place, or in place of the one that is there."""
+    steps, values = curve
+    place = len(steps) if not steps or step > steps[-1] else bisect_left(steps, step)
+    if place < len(steps) and steps[place] == step:
+        values[place] = value
+    else:
+        steps.insert(place, step)
+        values.insert(place, value)
+
+
+def read_curves(folder: Path) -> dict[str, Curve]:
+    """All scalars of a run, as :class:`Curves` has them, in lists."""
+    return {tag: (list(steps), list(values)) for tag, (steps, values) in Curves(folder).read().items()}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

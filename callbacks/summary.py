@@ -33,8 +33,13 @@ class Summary(Observer):
 
 def outcome(folder: Path) -> dict[str, float]:
     """The last held-out figures of the run in ``folder`` by tag, and the areas under their curves."""
+    return held_out_figures(read_curves(folder))
+
+
+def held_out_figures(curves: dict[str, Curve]) -> dict[str, float]:
+    """The same, of curves that were read."""
     metrics = {}
-    for tag, (steps, values) in read_curves(folder).items():
+    for tag, (steps, values) in curves.items():
         if tag.startswith("eval/"):
             metrics[tag] = values[-1]
             name, _, end = tag.rpartition("_")

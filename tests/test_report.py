@@ -30,7 +30,7 @@ from oblr.metrics.aggregate import interquartile_mean
 from oblr.report import page
 from oblr.report.comparison import TITLES
 from oblr.report.live import server
-from oblr.report.page import content, html, packed, write_report
+from oblr.report.page import content, html, write_report
 from oblr.report.pictures import draw, lines, write_pictures
 from oblr.report.runs import differing, find_runs, read_run
 
@@ -73,19 +73,21 @@ def test_a_page_of_one_run(tmp_path):
     path = write_report(folder, [read_run(folder)])
     shown = data_of(path.read_text())
     (run,) = shown["runs"]
-    assert run["curves"]["train/reward"] == [[1, 2, 3, 4], pytest.approx([1.1, 1.2, 1.3, 1.4])]
+    assert shown["curves"]["train/reward"] == [[0, [1, 2, 3, 4], pytest.approx([1.1, 1.2, 1.3, 1.4])]]
     assert run["warnings"] == [[3, "step 3: the entropy has collapsed"]]
     assert run["settings"] == {"seed": 1, "eta0": 0.01}
     assert shown["meanings"]["train/lr"].startswith("η_t")
     assert shown["names"]["train/reward"] == "training reward"
     assert (run["command"], run["method"]) == ("python src/train.py experiment=pocket 'name=a b'", METHOD)
-    (of_rank,) = run["rollouts"]["3"]
+    (of_rank,) = run["steps"]["3"]["ranks"]
+    assert run["steps"]["3"]["numbers"] == {"train/reward": pytest.approx(1.3), "train/lr": 0.01}
     responses = [json.loads(line) for line in gzip.decompress(base64.b64decode(of_rank)).splitlines()]
     assert responses[0]["text"] == "so it is 3"
     assert len(responses) == 4
     with (folder / "report.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert [float(line["value"]) for line in lines if line["tag"] == "train/reward"] == run["curves"]["train/reward"][1]
+    written = [float(line["value"]) for line in lines if line["tag"] == "train/reward"]
+    assert written == shown["curves"]["train/reward"][0][2]
 
 
 def test_a_page_needs_nothing_and_runs_nothing_of_a_response(tmp_path):
@@ -101,15 +103,6 @@ def test_a_page_needs_nothing_and_runs_nothing_of_a_response(tmp_path):
     assert not re.search(r"<!-- [\w.]+ -->", text)
     assert "@import" not in text
     assert data_of(text)["runs"][0]["name"] == "run"
-
-
-def test_of_long_runs_steps_are_left_out_evenly(tmp_path):
-    run = read_run(make_run(tmp_path / "run", steps=9))
-    everything = sum(len(of_rank) for files in packed(run, 10**9).values() for of_rank in files)
-    assert list(packed(run, everything)) == list(range(1, 10))
-    assert list(packed(run, int(0.99 * everything))) == [1, 3, 5, 7, 9]
-    assert list(packed(run, everything // 2)) == [1, 5, 9]
-    assert packed(run, 10) == {}  # as of each of many runs in one page
 
 
 def test_several_runs_and_what_differs(tmp_path):
@@ -207,9 +200,13 @@ def test_the_report_does_not_depend_on_the_logger(tmp_path):
         assert result.returncode == 0, result.stderr
         data = data_of((folder / "report.html").read_text())
         (run,) = data["runs"]
-        kept = {tag for tag in run["curves"] if not tag.startswith(("time/", "throughput/"))}
+        kept = {tag for tag in run["last"] if not tag.startswith(("time/", "throughput/"))}
         assert len(kept) > 30
-        run["curves"] = {tag: curve for tag, curve in run["curves"].items() if tag in kept}
+        assert len(kept & data["curves"].keys()) > 20
+        for found in (run["last"], data["curves"], *(step["numbers"] for step in run["steps"].values())):
+            for tag in found.keys() - kept:
+                del found[tag]
+        del run["took"]
         run["settings"] = {path: value for path, value in run["settings"].items() if str(folder) not in str(value)}
         run["settings"] = {path: value for path, value in run["settings"].items() if not path.startswith("logger")}
         assert f"logger={logger}" in run.pop("command")
@@ -287,7 +284,7 @@ def test_what_is_followed_is_the_page_and_nothing_else(tmp_path):
         assert asked(address + "../run/config.yaml")[0] == 404
         assert asked(address, Host="elsewhere.example")[0] == 403
         RunRecord(str(folder)).log_metrics({"train/reward": 7.0}, 4)
-        assert data_of(asked(address)[1])["runs"][0]["curves"]["train/reward"][1][-1] == 7
+        assert data_of(asked(address)[1])["curves"]["train/reward"][0][2][-1] == 7
         serving.shutdown()
 
 
@@ -476,7 +473,7 @@ def test_the_page_says_what_a_run_was(tmp_path, opened):
     assert "held-out accuracy, sampled 0.8 [0.7, 0.9] after step 3" in header
     held_out = tab.locator("figure[data-chart='held-out accuracy'] canvas")
     assert held_out.count() == 1
-    assert tab.evaluate("data.runs[0].curves['eval/sampled_accuracy'][0]") == [0, 3]
+    assert tab.evaluate("data.curves['eval/sampled_accuracy'][0][1]") == [0, 3]
     assert (
         tab.locator("figure[data-chart='learning rate'] h3").inner_text() == f"learning rate: {METHOD['learning rate']}"
     )
@@ -509,12 +506,12 @@ def test_a_run_under_way_is_followed(tmp_path, opened):
         tab = opened(address)
         tab.wait_for_selector("details")
         RunRecord(str(folder)).log_metrics({"train/reward": 7.0}, 4)
-        tab.wait_for_function("data.runs[0].curves['train/reward'][1].at(-1) === 7")
+        tab.wait_for_function("data.curves['train/reward'][0][2].at(-1) === 7")
         tab.wait_for_selector("details")
         tab.locator("details summary").first.click()
         RunRecord(str(folder)).log_metrics({"train/reward": 8.0}, 5)
         tab.locator("#newer").click()
-        tab.wait_for_function("data.runs[0].curves['train/reward'][1].at(-1) === 8")
+        tab.wait_for_function("data.curves['train/reward'][0][2].at(-1) === 8")
         tab.close()  # it looks for what is new, and who would answer ends
 
 

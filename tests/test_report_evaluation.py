@@ -74,7 +74,7 @@ def test_figures_are_those_of_the_summary(tmp_path):
         for figure, interval in part["figures"].items():
             assert {end: float(found[name, figure][end]) for end in interval} == interval
     (run,) = shown["runs"]
-    assert base64.b64decode(run["rollouts"]["0"][0]) == rollouts(folder, "sums").read_bytes()
+    assert base64.b64decode(run["steps"]["0"]["ranks"][0]) == rollouts(folder, "sums").read_bytes()
     assert run["warnings"] == [[None, "sums: 1 problems whose answer is prose are left out"]]
     assert HOSTILE[:20] not in page.read_text()
     rollouts(folder, "sums").unlink()  # as of an earlier version

@@ -23,6 +23,7 @@ from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.loading import check_numbers, load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.policy.positions import context_of
 from oblr.report.evaluations import write_evaluation
+from oblr.report.page import place
 from oblr.rollout.engine import Engine, choose
 from oblr.rollout.replies import ask
 from oblr.run.lock import sole_user
@@ -90,7 +91,7 @@ def main(cfg: DictConfig) -> None:
             for task in evaluation.tasks:
                 task.record.finish(cfg.k, task.groups)
         say(*write_table(folder, places).splitlines())
-        say(f"report      {write_evaluation(folder, places or {models[0]: folder})}")
+        say(f"report      {place(write_evaluation(folder, places or {models[0]: folder}))}")
 
 
 def chosen(cfg: DictConfig) -> list[str]:

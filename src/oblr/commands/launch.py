@@ -89,10 +89,10 @@ def own_environment() -> Iterator[None]:
 
 def report_together(folders: Sequence[Path]) -> None:
     """Write the report of runs that were started together, beside them."""
-    from oblr.report.page import write_report  # these load torch, for which the start of a run need not wait
+    from oblr.report.page import place, write_report  # these load torch, for which the start of a run need not wait
     from oblr.report.runs import find_runs
 
-    say(f"report      {write_report(Path(os.path.commonpath(folders)), find_runs(folders))}")
+    say(f"report      {place(write_report(Path(os.path.commonpath(folders)), find_runs(folders)))}")
 
 
 def settle(cfg: DictConfig, script: str) -> None:

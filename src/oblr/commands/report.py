@@ -9,7 +9,7 @@ from oblr.commands.parser import Parser
 from oblr.errors import SettingError
 from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.report.live import HOST, server
-from oblr.report.page import write_report
+from oblr.report.page import place, write_report
 from oblr.report.pictures import write_pictures
 from oblr.report.runs import runs_and_others
 from oblr.run.stopping import at_once
@@ -41,7 +41,7 @@ def main() -> None:
     runs, others = runs_and_others(asked.runs)
     for other in others:
         print(f"left out    {other}: it has logged nothing")
-    print(f"report      {write_report(folder, runs)}")
+    print(f"report      {place(write_report(folder, runs))}")
     for path in write_pictures(folder, runs) if asked.png else ():
         print(f"picture     {path}")
 
@@ -55,7 +55,7 @@ def evaluated(models: dict[str, Path], asked: argparse.Namespace) -> None:
         raise SettingError("runs", f"{strange[0]} is no evaluation, others are", "give runs, or evaluations")
     folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"report      {write_evaluation(folder, models)}")
+    print(f"report      {place(write_evaluation(folder, models))}")
 
 
 def follow(runs: list[Path], port: int) -> None:

@@ -19,6 +19,7 @@ from oblr.evaluation.records import Record, digest, finished, saved, write_table
 from oblr.evaluation.rescoring import rejudge
 from oblr.problem import UnsavedTokens
 from oblr.report.evaluations import evaluations, write_evaluation
+from oblr.report.page import place
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import shown
@@ -76,7 +77,7 @@ def rescore(cfg: DictConfig) -> None:
                 benchmark.tell_failures(name)
                 record.finish(summaries[name]["k"], columns[name])
         say(*write_table(folder).splitlines())
-        say(f"report      {write_evaluation(folder, evaluations(folder))}")
+        say(f"report      {place(write_evaluation(folder, evaluations(folder)))}")
 
 
 def benchmarks(source: Path) -> dict[str, Any]:

@@ -132,12 +132,12 @@ def become(task: Task, log: str | None) -> None:
 def show(folder: Path, tasks: Sequence[Task]) -> None:
     """Write and print the table, and write the report of all runs that have logged anything."""
     from callbacks.record import METRICS  # these load torch, for which the start of a run need not wait
-    from oblr.report.page import write_report
+    from oblr.report.page import place, write_report
     from oblr.report.runs import read_run
 
     print(write_table(folder, tasks), end="")
     if begun := [read_run(task.folder) for task in tasks if (task.folder / METRICS).exists()]:
-        print(f"report      {write_report(folder, begun)}")
+        print(f"report      {place(write_report(folder, begun))}")
 
 
 def pick(tasks: Sequence[Task], number: int) -> Task:

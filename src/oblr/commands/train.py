@@ -44,7 +44,7 @@ from oblr.data.ends import end_tokens
 from oblr.policy.loading import identity, load_tokenizer
 from oblr.policy.method import in_words
 from oblr.policy.step import PolicyModule
-from oblr.report.page import write_report
+from oblr.report.page import place, write_report
 from oblr.report.runs import read_run
 from oblr.run.launchers import find_world
 from oblr.run.lock import sole_user
@@ -149,7 +149,7 @@ def main(cfg: DictConfig) -> None:
         if first:
             say(f"policy      {folder / 'policy'}")
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
-            say(f"report      {write_report(folder, [read_run(folder)])}")
+            say(f"report      {place(write_report(folder, [read_run(folder)]))}")
     at_once("stopped; the run was complete", status=0)
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from callbacks.summary import outcome
+from callbacks.summary import held_out_figures
 from oblr.metrics.aggregate import interquartile_mean
 from oblr.metrics.problems import paired_difference
 from oblr.report.runs import Run
@@ -62,7 +62,7 @@ def of_seeds(runs: Sequence[Run], metric: str) -> dict[Any, float]:
     """Seed → a metric of its run; of the training reward the mean over all steps."""
     found = {}
     for run in runs:
-        values = {**outcome(run.folder), "train/reward": float(np.mean(run.curves["train/reward"][1]))}
+        values = {**held_out_figures(run.curves), "train/reward": float(np.mean(run.curves["train/reward"][1]))}
         if (value := held_out(values, metric)) is not None:
             found[run.settings.get(SEED)] = value
     return found

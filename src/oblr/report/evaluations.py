@@ -4,11 +4,13 @@ import base64
 import csv
 import io
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from oblr.evaluation.records import finished, one_by_one, rollouts, saved
 from oblr.report.page import ROOM, filled
+from oblr.report.pieces import Beside, Piece, Shelf
 from oblr.report.runs import differing_settings, settings_of
 from oblr.run.disk import write_whole
 
@@ -32,28 +34,36 @@ def evaluations(folder: Path) -> dict[str, Path]:
 
 def write_evaluation(folder: Path, models: Mapping[str, Path]) -> Path:
     """Write ``report.html`` and ``report.csv`` into ``folder``, of the evaluations of these models."""
-    page, shown = folder / "report.html", content(models)
+    page, shelf = folder / "report.html", Beside(folder)
+    shown = content(models, shelf)
     write_whole(page, filled(shown))
+    shelf.tidy()
     write_whole(folder / "report.csv", table(shown))
     return page
 
 
-def content(models: Mapping[str, Path]) -> dict[str, Any]:
-    """What the page shows: each model is a run, whose benchmarks stand for steps."""
+def content(models: Mapping[str, Path], shelf: Shelf) -> dict[str, Any]:
+    """What the page shows: each model is a run, whose benchmarks stand for steps.
+
+    Responses of as many benchmarks as the page has room for are on it; others go to the shelf, a piece each.
+    """
     summaries = {model: finished(folder) for model, folder in models.items()}
     several = len(models) > 1
     settings = {model: settings_of(folder) for model, folder in models.items()}
     room, runs = ROOM, []
     for model, folder in models.items():
-        kept, notes = dict[int, list[str]](), list[tuple[None, str]]()
+        here, beside = dict[int, Any](), list[tuple[str, list[int]]]()
+        notes = list[tuple[None, str]]()
         for place, (name, summary) in enumerate(summaries[model].items()):
             path = rollouts(folder, name)  # which earlier versions have not written
             packed = path.read_bytes() if path.exists() else one_by_one(saved(folder / f"{name}.jsonl").values())
-            if 4 * len(packed) // 3 <= room:
-                kept[place] = [base64.b64encode(packed).decode()]
-                room -= 4 * len(packed) // 3
+            text = base64.b64encode(packed).decode()
+            responses = {"numbers": {}, "ranks": [text]}
+            if len(text) <= room:
+                here[place] = responses
+                room -= len(text)
             else:
-                notes.append((None, f"{name}: the responses are too many for this page; they are in {path}"))
+                beside.append((shelf.put(of_benchmark(place, model, packed, responses)), [place]))
             if left_out := summary["settings"].get("left_out"):
                 notes.append((None, f"{name}: {left_out} problems whose answer is prose are left out"))
         runs.append(
@@ -62,9 +72,9 @@ def content(models: Mapping[str, Path]) -> dict[str, Any]:
                 "finished": True,
                 "settings": settings[model],
                 "configuration": [model],
-                "curves": {},
                 "warnings": notes,
-                "rollouts": kept,
+                "steps": here,
+                "pieces": beside,
                 "places": list(summaries[model]),
             }
         )
@@ -84,9 +94,17 @@ def content(models: Mapping[str, Path]) -> dict[str, Any]:
             for part, figures in parts(of_model).items()
         ],
         "charts": {},
+        "curves": {},
         "meanings": {},
         "names": {},
     }
+
+
+def of_benchmark(place: int, model: str, packed: bytes, responses: dict[str, Any]) -> Piece:
+    """A benchmark's responses."""
+    return Piece(
+        f"steps-{place:06d}-{place:06d}", (model, place), lambda: sha256(packed).hexdigest(), lambda: {place: responses}
+    )
 
 
 def parts(summaries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -8,18 +8,23 @@ from threading import Lock
 
 from callbacks.record import METRICS
 from oblr.report.page import html
-from oblr.report.runs import find_runs
+from oblr.report.pieces import Served, digest, script
+from oblr.report.runs import Reading, Run, read_run, runs_and_others
 from oblr.run.provenance import FINISHED
 
 HOST = "127.0.0.1"
 
 
 class Live:
-    """The page of what these folders hold now, made anew when a run has logged something or has finished."""
+    """The page of what these folders hold now, made anew when a run has logged something or has finished.
+
+    Of what a run has written, only what is new is read each time.
+    """
 
     def __init__(self, folders: Sequence[Path]):
         self.folders, self.lock = folders, Lock()
-        self.stamp, self.text = "", b""
+        self.stamp, self.text, self.shelf = "", b"", Served()
+        self.readings, self.runs = dict[Path, Reading](), dict[Path, tuple[str, Run]]()
 
     def page(self) -> tuple[str, bytes]:
         """Its stamp, which changes when it does, and its bytes.
@@ -29,14 +34,36 @@ class Live:
         """
         with self.lock:
             if (stamp := self.now()) != self.stamp:
-                self.text = html(find_runs(self.folders)).encode()
+                self.shelf = Served()
+                self.text = html(runs_and_others(self.folders, self.read)[0], self.shelf).encode()
                 self.stamp = stamp
             return self.stamp, self.text
 
+    def piece(self, address: str) -> bytes | None:
+        """A piece of the page that was made last; None where it has no such piece."""
+        with self.lock:
+            make = self.shelf.contents.get(address)
+            return script(make()) if make else None
+
+    def read(self, folder: Path) -> Run:
+        """A run, as it was read before if it has written nothing since."""
+        stamp = stamp_of([folder])
+        earlier, run = self.runs.get(folder, ("", None))
+        if run is None or stamp != earlier:
+            run = read_run(folder, self.readings.setdefault(folder, Reading(folder)))
+            self.runs[folder] = stamp, run
+        return run
+
     def now(self) -> str:
-        """When any of the runs last wrote something that the page shows."""
-        written = [path for folder in self.folders for name in (METRICS, FINISHED) for path in folder.rglob(name)]
-        return str(max((path.stat().st_mtime_ns for path in written), default=0))
+        """Which changes when any of the runs has written something that the page shows."""
+        return stamp_of([each for folder in self.folders for each in (folder, *folder.glob("*/"))])
+
+
+def stamp_of(folders: Sequence[Path]) -> str:
+    """Of what runs in these folders have written: it changes with sizes and times, also where a clock goes back."""
+    written = [path for folder in folders for name in (METRICS, FINISHED) if (path := folder / name).exists()]
+    found = [(str(path), path.stat()) for path in written]
+    return digest(tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in found))
 
 
 def server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
@@ -60,14 +87,19 @@ def server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
             # Another site's page may have its name resolved to this machine, but its requests carry that name.
             if (self.headers["Host"] or "").partition(":")[0] not in (HOST, "localhost"):
                 return self.send_error(HTTPStatus.FORBIDDEN)
-            if self.path != "/":
+            if self.path == "/":
+                kind = "text/html"
+                stamp, text = live.page() if body else (live.now(), b"")
+            elif (made := live.piece(self.path.removeprefix("/"))) is not None:
+                kind, stamp, text = "text/javascript", "", made
+            else:
                 return self.send_error(HTTPStatus.NOT_FOUND)
-            stamp, text = live.page()
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(text)))
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Cache-Control", "no-store")
             self.send_header("ETag", f'"{stamp}"')
+            if body:
+                self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             if body:
                 self.wfile.write(text)

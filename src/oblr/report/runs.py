@@ -3,23 +3,25 @@
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from callbacks.record import Curve, read_curves
+from callbacks.record import Curve, Curves
 from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError, why
+from oblr.run.appended import Appended
 from oblr.run.places import ROOT
 from oblr.run.provenance import in_order
 from oblr.run.resumed import PLACES
 from oblr.run.sweeps import flat
 
 #: A line of ``train.log`` that a logger of the project's own has warned in; where it names a step, which one.
-WARNING = re.compile(r"^\S+ \S+ WARNING (?:oblr|callbacks)\S*: (.*)$", re.MULTILINE)
+WARNING = re.compile(r"^\S+ \S+ WARNING (?:oblr|callbacks)\S*: (.*)$")
 STEP = re.compile(r"\bstep (\d+)\b")
 
 
@@ -55,29 +57,47 @@ class Run:
         """What it trained: a hub id, or a folder, by its path in the clone if it lies there; "" if not known."""
         return str(self.settings.get("policy.path", "")).removeprefix(f"{ROOT}/")
 
-    @property
+    @cached_property
     def rollouts(self) -> dict[int, list[Path]]:
         """Step → a file of each rank, with the responses that were kept."""
         return files_of_steps(self.folder / "rollouts")
 
 
-def read_run(folder: Path) -> Run:
-    """Raises SettingError where there is no run, or none that has logged anything."""
-    curves = read_curves(folder)
+class Reading:
+    """What a run adds to its files as it goes on, of which only what is new is read each time."""
+
+    def __init__(self, folder: Path):
+        self.curves, self.log = Curves(folder), Appended(folder / "train.log")
+        self.said = list[str]()
+
+    def warnings(self) -> list[str]:
+        """Each once."""
+        lines, replaced = self.log.lines()
+        found = [match[1] for line in lines if (match := WARNING.match(line.decode(errors="replace").rstrip("\r")))]
+        self.said = list(dict.fromkeys(found if replaced else [*self.said, *found]))
+        return self.said
+
+
+def read_run(folder: Path, reading: Reading | None = None) -> Run:
+    """Of a run that was read before, ``reading`` knows what.
+
+    Raises:
+        SettingError: there is no run, or none that has logged anything.
+    """
+    reading = reading or Reading(folder)
+    curves = reading.curves.read()
     if not curves or not all(list(folder.glob(pattern)) for pattern in ("config*.yaml", "run*.json")):
         raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
     settings = settings_of(folder)
     record = json.loads(newest(folder, "run*.json").read_text())
     told = placeless(record.get("told", {}))
     choices = {name: choice for name, choice in told.items() if name not in settings}
-    log = folder / "train.log"
-    said = WARNING.findall(log.read_text(errors="replace")) if log.exists() else []
     return Run(
         folder,
         choices | settings,
         told,
         curves,
-        [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in dict.fromkeys(said)],
+        [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in reading.warnings()],
         (folder / "finished.json").exists(),
         typed(record.get("command", [])),
         record.get("method", {}),
@@ -124,7 +144,7 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
     return runs_and_others(folders)[0]
 
 
-def runs_and_others(folders: Sequence[Path]) -> tuple[list[Run], list[Path]]:
+def runs_and_others(folders: Sequence[Path], read: Callable[[Path], Run] = read_run) -> tuple[list[Run], list[Path]]:
     """These runs, and the folders of those that are left out, as of one that ended before its first step."""
     found = []
     for folder in folders:
@@ -133,7 +153,7 @@ def runs_and_others(folders: Sequence[Path]) -> tuple[list[Run], list[Path]]:
     runs, others = list[Run](), dict[Path, SettingError]()
     for folder in found:
         try:
-            runs.append(read_run(folder))
+            runs.append(read(folder))
         except SettingError as error:
             others[folder] = error
     if not runs and others:

@@ -24,31 +24,75 @@ const colour = (run) => COLOURS[configurations.indexOf(KEY(run)) % COLOURS.lengt
 const named = (tag) => data.names[tag] ?? tag;
 const bands = data.bands ?? {};
 
-function tagsOf(patterns) {
-  const all = Object.keys(data.meanings);
-  return [...new Set(patterns.flatMap((pattern) => all.filter((tag) => new RegExp(`^(?:${pattern})$`).test(tag))))];
-}
-
 // One line a tag of a single run; of several runs one tag alone, with a line for the mean of each configuration and a
-// band from the lowest to the highest of its seeds.
-function lines(tags) {
-  if (!several) {
-    const [run] = data.runs;
-    return tags.filter((tag) => run.curves[tag]).map((tag, i) => ({ curves: [run.curves[tag]], label: named(tag), stroke: COLOURS[i % COLOURS.length] }));
+// band from the lowest to the highest of its seeds. A line is its configuration, its steps, and values at these.
+function lines(tags, of) {
+  if (!several) return tags.flatMap((tag, i) => of[tag].map((points) => ({ points, label: named(tag), stroke: COLOURS[i % COLOURS.length] })));
+  const firsts = configurations.map((key) => data.runs.find((run) => KEY(run) === key));
+  return of[tags[0]].map((points) => ({ points, label: label(firsts[points[0]]), stroke: colour(firsts[points[0]]) }));
+}
+
+// All steps of some lines, and a column of values for each, with none where a line has no point.
+function aligned(found) {
+  const steps = [...new Set(found.flatMap(({ points: [, at] }) => at))].sort((a, b) => a - b);
+  const place = new Map(steps.map((step, i) => [step, i]));
+  const filled = (at, values) => {
+    const made = new Array(steps.length).fill(null);
+    at.forEach((step, i) => (made[place.get(step)] = values[i]));
+    return made;
+  };
+  const means = found.map(({ points: [, at, mean] }) => filled(at, mean));
+  const ends = found.flatMap(({ points: [, at, , ...others] }) => others.map((values) => filled(at, values)));
+  return [steps, ...means, ...ends];
+}
+
+// --- pieces: what stands beside the page ---------------------------------------------------------------------------
+
+// Each is a script that calls `piece` with a text of JSON; a page on a disk can load nothing else.
+const pieces = new Map();
+const HELD = 40; // pieces of about a megabyte
+function piece(text) {
+  document.currentScript.text_ = text;
+}
+
+function load(address) {
+  if (!pieces.has(address)) {
+    pieces.set(address, new Promise((resolve, reject) => {
+      const script = element("script", undefined, { src: address });
+      const ended = () => {
+        script.remove();
+        if (script.text_ !== undefined) return resolve(JSON.parse(script.text_));
+        pieces.delete(address);
+        reject(new Error(lost(address)));
+      };
+      script.addEventListener("load", ended);
+      script.addEventListener("error", ended);
+      document.head.append(script);
+    }));
+    if (pieces.size > HELD) pieces.delete(pieces.keys().next().value);
   }
-  const [tag] = tags;
-  return configurations.map((key) => data.runs.filter((run) => KEY(run) === key && run.curves[tag])).filter((runs) => runs.length)
-    .map((runs) => ({ curves: runs.map((run) => run.curves[tag]), label: label(runs[0]), stroke: colour(runs[0]) }));
+  return pieces.get(address);
 }
 
-const OF = { mean: (values) => values.reduce((a, b) => a + b) / values.length, low: (values) => Math.min(...values), high: (values) => Math.max(...values) };
+const lost = (address) => `It should be in ${address}, which cannot be read: ${location.protocol === "file:" ? `${address.split("/")[0]} belongs beside this page, as it was written with it` : "load this page again"}.`;
 
-// A column of plotted values: at each step what `of` makes of the curves that have one there.
-function column(curves, steps, of) {
-  const found = new Map(steps.map((step) => [step, []]));
-  for (const [at, values] of curves) at.forEach((step, i) => found.get(step).push(values[i]));
-  return steps.map((step) => (found.get(step).length ? of(found.get(step)) : null));
+// The lines of a tag between two steps, with all points there: these of the pieces and, elsewhere, those of the page.
+async function exactly(tag, low, high) {
+  const near = (data.exact[tag] ?? []).filter(([first, last]) => first <= high && last >= low);
+  const found = await Promise.all(near.map(([, , address]) => load(address)));
+  const rest = (data.curves[tag] ?? []).map(([of, at, ...columns]) => {
+    const kept = at.map((step) => !near.some(([first, last]) => first <= step && step <= last));
+    return [of, at, ...columns].map((column, i) => (i ? column.filter((_, j) => kept[j]) : column));
+  });
+  const whole = new Map();
+  for (const [of, ...columns] of [...rest, ...found.flat()]) whole.set(of, (whole.get(of) ?? columns.map(() => [])).map((column, i) => column.concat(columns[i])));
+  return [...whole].sort(([a], [b]) => a - b).map(([of, [at, ...columns]]) => {
+    const order = at.map((_, i) => i).sort((a, b) => at[a] - at[b]);
+    return [of, ...[at, ...columns].map((column) => order.map((i) => column[i]))];
+  });
 }
+
+// --- charts -------------------------------------------------------------------------------------------------------
 
 // Ticks of a logarithmic axis.
 const decades = (plot, axis, low, high) => {
@@ -56,58 +100,109 @@ const decades = (plot, axis, low, high) => {
   return Array.from({ length: Math.max(count, 0) }, (_, i) => 10 ** (first + i));
 };
 
-// Which tag of several runs a chart shows is chosen in it; at first these.
-const SHOWN = ["snr/factor_ema", "baseline/gradient_weighted", "gradnorm/q50", "time/step"];
-function choice(title, patterns, tags, tag, figure) {
+// Which tag of several runs a chart shows is chosen in it.
+function choice(title, tags, tag, figure) {
   const select = element("select", undefined, { "aria-label": title });
   for (const other of tags) select.append(element("option", named(other), { value: other }));
   select.value = tag;
-  select.addEventListener("change", () => draw(title, patterns, select.value, figure).querySelector("select").focus());
+  select.addEventListener("change", () => draw(title, select.value, figure).querySelector("select").focus());
   return select;
 }
 
 // What governs a curve, in words: of several runs each once.
 const governed = { "train/lr": [...new Set(data.runs.map((run) => run.method?.["learning rate"]).filter(Boolean))].join("; ") };
 
-function draw(title, patterns, chosen, before) {
-  const tags = tagsOf(patterns).filter((tag) => data.runs.some((run) => run.curves[tag]));
-  const tag = several ? chosen ?? tags.find((other) => SHOWN.includes(other)) ?? tags[0] : tags[0];
-  const shown = lines(several ? [tag] : tags);
-  if (!shown.length) return;
-  const steps = [...new Set(shown.flatMap(({ curves }) => curves.flatMap(([at]) => at)))].sort((a, b) => a - b);
-  const columns = shown.map(({ curves }) => column(curves, steps, OF.mean));
+// Where a line has no point at a step, the nearest one that it has.
+function nearest(plot, series, i) {
+  const values = plot.data[series];
+  for (let away = 0; away < values.length; away++) for (const j of [i - away, i + away]) if (values[j] !== null && values[j] !== undefined) return j;
+  return i;
+}
+
+function extent(columns) {
+  let least = Infinity, most = -Infinity;
+  for (const column of columns) for (const x of column) if (x !== null) {
+    if (x < least) least = x;
+    if (x > most) most = x;
+  }
+  return [least, most];
+}
+
+function draw(title, chosen = data.chosen[title], before) {
+  const tags = several ? [chosen] : data.charts[title], [tag] = tags;
+  const figure = element("figure", undefined, { "data-chart": title });
+  figure.append(element("h3", !several && governed[tag] ? `${title}: ${governed[tag]}` : title), element("p", data.meanings[tag], { class: "meaning" }));
+  if (several && governed[tag]) figure.append(element("p", governed[tag], { class: "meaning" }));
+  if (several && data.charts[title].length > 1) figure.append(choice(title, data.charts[title], tag, figure));
+  if (before) before.replaceWith(figure);
+  else by("charts").append(figure);
+  const some = tags.some((one) => data.exact[one]); // of their points are not on the page
+  if (some) figure.append(element("p", undefined, { class: "meaning", role: "status" }));
+  if (data.curves[tag]) plotted(figure, tags, data.curves);
+  if (some) points(figure, tags);
+  return figure;
+}
+
+function plotted(figure, tags, of) {
+  const shown = lines(tags, of), [steps, ...columns] = aligned(shown), [tag] = tags;
   const between_ = [], edges = [];
-  shown.forEach(({ curves, stroke }) => {
-    if (curves.length < 2) return;
-    const first = 1 + columns.length;
-    columns.push(column(curves, steps, OF.high), column(curves, steps, OF.low));
+  shown.forEach(({ points, stroke }) => {
+    if (points.length < 4) return;
+    const first = 1 + shown.length + edges.length;
     edges.push({ label: "highest", width: 0, points: { show: false } }, { label: "lowest", width: 0, points: { show: false } });
     between_.push({ series: [first, first + 1], fill: `${stroke}2e` });
   });
   // A value of a single run between the ends of its interval, as a line in a band.
-  const margin = !several && shown.length === 3 && `${bands[tags[0]]}` === `${tags.slice(1)}`;
+  const margin = !several && shown.length === 3 && `${bands[tag]}` === `${tags.slice(1)}`;
   if (margin) between_.push({ series: [3, 2], fill: `${shown[0].stroke}2e` });
-  const values = columns.flat().filter((x) => x !== null), least = Math.min(...values);
-  const wide = least > 0 && Math.max(...values) > 1e4 * least; // such as a noise scale where the signal is lost
-  const figure = element("figure", undefined, { "data-chart": title });
-  figure.append(element("h3", !several && governed[tag] ? `${title}: ${governed[tag]}` : title), element("p", data.meanings[tag], { class: "meaning" }));
-  if (several && governed[tag]) figure.append(element("p", governed[tag], { class: "meaning" }));
-  if (several && tags.length > 1) figure.append(choice(title, patterns, tags, tag, figure));
-  if (before) before.replaceWith(figure);
-  else by("charts").append(figure);
+  const [least, most] = extent(columns);
+  const wide = least > 0 && most > 1e4 * least; // such as a noise scale where the signal is lost
   const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
   const options = {
     width: figure.clientWidth - 20, height: 210, scales: { x: { time: false }, y: { distr: wide ? 3 : 1 } },
     axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 1e4, 1e5] }, { ...axis, size: 56, values: (_, ticks) => ticks.map((x) => (x === null ? "" : number(x))), ...(wide ? { splits: decades, filter: (_, ticks) => ticks } : {}) }],
     legend: { live: !several, show: !several },
+    cursor: { dataIdx: (plot, series, i) => (series ? nearest(plot, series, i) : i) },
     bands: between_,
-    hooks: { draw: [mark] },
-    series: [{ label: "step" }, ...shown.map(({ label, stroke }, i) => ({ label, stroke: margin ? shown[0].stroke : stroke, width: margin && i ? 0 : 1.5, spanGaps: true, points: { show: steps.length < 30 && !(margin && i) }, value: (_, x) => number(x) })), ...edges],
+    hooks: { draw: [mark], setScale: [(plot, scale) => scale === "x" && figure.zoomed?.(plot)] },
+    series: [{ label: "step" }, ...shown.map(({ label, stroke }, i) => ({ label, stroke: margin ? shown[0].stroke : stroke, width: margin && i ? 0 : shown.length > COLOURS.length ? 1 : 1.5, spanGaps: true, points: { show: steps.length < 30 && !(margin && i) }, value: (plot, x, _, i) => (x === null || x === undefined || plot.cursor.idx === i ? number(x) : `${number(x)} at ${plot.data[0][i]}`) })), ...edges.map((edge) => ({ ...edge, spanGaps: true }))],
   };
   const plot = new uPlot(options, [steps, ...columns], figure);
-  plot.over.addEventListener("click", () => plot.cursor.idx !== null && visit(steps[plot.cursor.idx ?? 0], true));
-  new ResizeObserver(() => plot.setSize({ width: figure.clientWidth - 20, height: 210 })).observe(figure);
-  return figure;
+  plot.over.addEventListener("click", () => plot.cursor.idx !== null && visit(plot.data[0][plot.cursor.idx ?? 0], true));
+  new ResizeObserver(() => plot.width !== figure.clientWidth - 20 && plot.setSize({ width: figure.clientWidth - 20, height: 210 })).observe(figure);
+  figure.plot = plot;
+}
+
+// A chart of which not all points are on the page: those of a part that somebody looks at come from beside it.
+function points(figure, tags) {
+  const words = figure.querySelector("[role=status]"), every = Math.max(...tags.map((tag) => data.every[tag] ?? 1));
+  const says = element("span", every > 1 ? `Every ${every === 2 ? "2nd" : every === 3 ? "3rd" : `${every}th`} point is drawn, and all spikes are. Drag across a part to see all of it. ` : "");
+  const all = element("button", "all points", { type: "button" });
+  words.append(says, all);
+  async function see(low, high) {
+    try {
+      const found = Object.fromEntries(await Promise.all(tags.map(async (tag) => [tag, await exactly(tag, low, high)])));
+      if (!figure.plot) plotted(figure, tags, found);
+      else {
+        const { min, max } = figure.plot.scales.x;
+        figure.plot.setData(aligned(lines(tags, found)), false);
+        figure.plot.setScale("x", { min, max });
+      }
+      says.textContent = low === -Infinity ? "Every point is drawn." : `Every point from step ${Math.ceil(low)} to ${Math.floor(high)} is drawn. Click twice to see the others. `;
+      all.hidden = low === -Infinity;
+    } catch (error) {
+      says.textContent = `Not all points can be drawn. ${error.message} `;
+    }
+  }
+  let seen = "";
+  figure.zoomed = (plot) => {
+    const { min, max } = plot.scales.x, steps = plot.data[0], part = `${min} ${max}`;
+    if (all.hidden || part === seen || (min <= steps[0] && max >= steps.at(-1))) return;
+    seen = part;
+    see(min, max);
+  };
+  all.addEventListener("click", () => see(-Infinity, Infinity));
+  if (!figure.plot) all.click();
 }
 
 // Warnings that name a step, as broken lines.

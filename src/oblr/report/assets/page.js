@@ -6,11 +6,6 @@
 // What runs say of themselves: each thing once, whichever of them say it.
 const said = (of) => [...new Set(data.runs.map(of).filter((words) => words !== undefined && words !== null && words !== ""))];
 
-function seconds(run) {
-  const spent = (run.curves["time/step"] ?? [[], []])[1];
-  return spent.reduce((a, b) => a + b, 0);
-}
-
 function duration(total) {
   const [hours, minutes, rest] = [Math.floor(total / 3600), Math.floor(total / 60) % 60, total % 60];
   return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min ${Math.floor(rest)} s` : `${number(+rest.toFixed(1))} s`;
@@ -18,16 +13,15 @@ function duration(total) {
 
 // Where the curves of a run end, in words.
 function final(run) {
-  return ["eval/sampled_accuracy", "eval/greedy_accuracy", "eval/sampled_reward", "eval/greedy_reward", "train/reward"].filter((tag) => run.curves[tag]).map((tag) => {
-    const [steps, values] = run.curves[tag], ends = (bands[tag] ?? []).map((end) => number(run.curves[end]?.[1].at(-1)));
-    return `${named(tag)} ${number(values.at(-1))}${ends.length ? ` [${ends.join(", ")}]` : ""} ${tag.startsWith("eval/") ? "after" : "in"} step ${steps.at(-1)}`;
+  return ["eval/sampled_accuracy", "eval/greedy_accuracy", "eval/sampled_reward", "eval/greedy_reward", "train/reward"].filter((tag) => run.last[tag]).map((tag) => {
+    const [step, value] = run.last[tag], ends = (bands[tag] ?? []).map((end) => number(run.last[end]?.[1]));
+    return `${named(tag)} ${number(value)}${ends.length ? ` [${ends.join(", ")}]` : ""} ${tag.startsWith("eval/") ? "after" : "in"} step ${step}`;
   }).join("; ");
 }
 
 function about() {
   const parts = [...new Set(data.runs.flatMap((run) => Object.keys(run.method ?? {})))];
-  const steps = data.runs.map((run) => run.curves["time/step"]?.[0].length ?? 0).reduce((a, b) => a + b, 0);
-  const time = data.runs.map(seconds).reduce((a, b) => a + b, 0);
+  const steps = sum(data.runs.map((run) => run.took[0])), time = sum(data.runs.map((run) => run.took[1]));
   const lines = [
     ["command", said((run) => run.command)],
     ["model", said((run) => run.model)],
@@ -90,7 +84,7 @@ if (several) for (const key of configurations) {
 }
 if (several && !evaluation) compare();
 for (const run of data.runs) by("run").append(element("option", run.name));
-Object.entries(data.charts).forEach(([title, patterns]) => draw(title, patterns));
+Object.keys(data.charts).forEach((title) => draw(title));
 for (const run of data.runs) for (const [step, text] of run.warnings) {
   const item = element("li");
   item.append(step === null ? `${several ? `${run.name}: ` : ""}${text}` : leading(run, step, text));

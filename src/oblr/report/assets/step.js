@@ -2,7 +2,15 @@
 // One step, or one benchmark: what moved it, and its responses. They are text, and never markup.
 
 const current = () => data.runs[by("run").selectedIndex];
-const kept = () => Object.keys(current().rollouts).map(Number);
+const kept = (run = current()) => [...Object.keys(run.steps).map(Number), ...run.pieces.flatMap(([, steps]) => steps)].sort((a, b) => a - b);
+
+// What was kept of a step: its numbers, and the responses of all ranks.
+async function step_(run, step) {
+  const [address] = run.pieces.find(([, steps]) => steps.includes(step)) ?? [];
+  const found = run.steps[step] ?? (await load(address))[step];
+  if (!found) throw new Error(lost(address));
+  return found;
+}
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const percent = (share) => `${number(+(100 * share).toPrecision(3))} %`;
 
@@ -10,15 +18,6 @@ async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const lines = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   return lines.trimEnd().split("\n").map((line) => JSON.parse(line));
-}
-
-function numbers(step) {
-  const found = [];
-  for (const [tag, [steps, values]] of Object.entries(current().curves)) {
-    const i = steps.indexOf(step);
-    if (i >= 0 && /^(train|rollout|snr|eval)\//.test(tag)) found.push(`${named(tag)} ${number(values[i])}`);
-  }
-  return found.join(" · ");
 }
 
 // Title, key, and what it is; the key's value is shown as a number but for a share.
@@ -155,6 +154,14 @@ function show(groups, made) {
   by("groups").append(more);
 }
 
+// A step whose responses are beside the page, and are not there.
+function unread(step, error) {
+  by("nearest").textContent = `The responses of ${evaluation ? current().places[step] : `step ${step}`} cannot be shown. ${error.message}`;
+  by("moved").hidden = by("sorted").hidden = true;
+  by("numbers").textContent = by("legend").textContent = "";
+  by("groups").replaceChildren();
+}
+
 let asked = 0;
 async function open(step, scroll = false) {
   const steps = kept();
@@ -162,14 +169,22 @@ async function open(step, scroll = false) {
   if (!steps.length) return;
   const nearest = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a));
   const own = ++asked;
-  const ranks = await Promise.all(current().rollouts[nearest].map(unpack));
-  const responses = normalised(ranks.flat()).sort((a, b) => a.group - b.group || a.response - b.response);
-  if (own !== asked) return; // another one was asked for in the meantime
   by("slider").max = steps.length - 1;
   by("slider").value = steps.indexOf(nearest);
   by("step").textContent = evaluation ? current().places[nearest] : `${nearest}`;
+  let numbers, ranks;
+  try {
+    const found = await step_(current(), nearest);
+    numbers = found.numbers;
+    ranks = await Promise.all(found.ranks.map(unpack));
+  } catch (error) {
+    if (own === asked) unread(nearest, error);
+    return nearest;
+  }
+  const responses = normalised(ranks.flat()).sort((a, b) => a.group - b.group || a.response - b.response);
+  if (own !== asked) return; // another one was asked for in the meantime
   by("nearest").textContent = nearest === step ? "" : `The responses of step ${step} are not on this page: these are of step ${nearest}.`;
-  by("numbers").textContent = numbers(nearest);
+  by("numbers").textContent = Object.entries(numbers).map(([tag, value]) => `${named(tag)} ${number(value)}`).join(" · ");
   const groups = new Map();
   for (const response of responses) groups.set(response.group, [...(groups.get(response.group) || []), response]);
   const size = sizes(responses), squares = ([first]) => first.group_square ?? 0;
