@@ -44,6 +44,7 @@ from report import ROOT, Figure, at_least, at_most, write
 from strikes import PHASES
 
 from callbacks.record import read_curves
+from oblr.run.lock import LOCK
 from oblr.run.manifest import by_age
 from oblr.run.provenance import revision
 
@@ -406,7 +407,9 @@ class Met:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """But for who works there."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 def face(fault: Fault, setup: Setup, folder: Path) -> tuple[Ended, bool]:

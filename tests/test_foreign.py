@@ -65,7 +65,9 @@ def test_what_is_typed_is_the_users(tmp_path):
 
 def test_overrides_of_a_checkpoint():
     own = ["eta0=1", "~callbacks.summary", "hydra.searchpath=[file:///a]"]
-    assert plain_overrides(own, SOURCE) == own
-    assert plain_overrides(["hydra.searchpath=[pkg://a]", "hydra.run.dir=/", "hydra/launcher=a"], SOURCE) == []
+    assert plain_overrides(own, [], SOURCE) == own
+    assert plain_overrides(["hydra.searchpath=[pkg://a]", "hydra.run.dir=/", "hydra/launcher=a"], [], SOURCE) == []
     with pytest.raises(SettingError, match="no overrides"):
-        plain_overrides(["a b = = c"], SOURCE)
+        plain_overrides(["a b = = c"], [], SOURCE)
+    with pytest.raises(SettingError, match=r"would call oc.env in experiment"):
+        plain_overrides(["experiment=${oc.env:HOME}"], [], SOURCE)

@@ -46,12 +46,7 @@ def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) ->
     ours = known(typed)
     raw = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
     for path, value in leaves(raw):
-        if isinstance(value, str) and value not in ours and (called := _called(value) - HARMLESS):
-            raise SettingError(
-                setting,
-                f"{source} would call {min(called):.40} in {path}, which neither you nor a file of yours does",
-                f"where that is right, give {path} a value of your own",
-            )
+        _check_reference(path, value, ours, setting, source)
     resolved = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg
     for path, value in named(resolved):
         if renewed(value) not in CLASSES and value not in ours:
@@ -60,6 +55,15 @@ def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) ->
                 f"{source} would run {value:.80} as {path}, which neither the command line nor a file of yours names",
                 f"where that is right, give the --config-dir that has it, or {path}={value:.80}",
             )
+
+
+def _check_reference(path: str, value: Any, ours: set[str], setting: str, source: Path) -> None:
+    if isinstance(value, str) and value not in ours and (called := _called(value) - HARMLESS):
+        raise SettingError(
+            setting,
+            f"{source} would call {min(called):.40} in {path}, which neither you nor a file of yours does",
+            f"where that is right, give {path} a value of your own",
+        )
 
 
 def known(typed: Sequence[str]) -> set[str]:
@@ -95,19 +99,23 @@ def named(node: Any, path: str = "") -> Iterator[Leaf]:
         yield from named(value, f"{path}.{key}" if path else str(key))
 
 
-def plain_overrides(kept: Sequence[str], source: Path) -> list[str]:
+def plain_overrides(kept: Sequence[str], typed: Sequence[str], source: Path) -> list[str]:
     """The overrides that a checkpoint has, as far as they are a run's: of Hydra's own settings folders of YAML alone.
 
+    Hydra follows references in some of them while it composes, so they are looked at before.
+
     Raises:
-        SettingError: they are none.
+        SettingError: they are none, or call what nobody here does.
     """
-    overrides = []
+    overrides, ours = [], known(typed)
     try:
         parsed = OverridesParser.create().parse_overrides(list(kept))
     except Exception as error:  # of the parser's own, and of what is no list of words
         raise SettingError("ckpt_path", f"{source} has no overrides that can be read", "resume another one") from error
     for override in parsed:
         name = override.key_or_group
+        for path, value in leaves(None if override.is_sweep_override() else override.value(), name):
+            _check_reference(path, value, ours, "ckpt_path", source)
         if re.split(r"[./@]", name)[0] != "hydra" or (name == "hydra.searchpath" and _of_files(override.value())):
             overrides.append(str(override.input_line))
     return overrides

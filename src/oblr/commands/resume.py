@@ -85,7 +85,7 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
     kept = run_of(meta(checkpoint), checkpoint)
     if not kept:  # which is said where it is known whose checkpoint this is
         return job_config(compose("train", typed, RunMode.RUN))
-    own = _of_run(plain_overrides(kept["overrides"], checkpoint))
+    own = _of_run(plain_overrides(kept["overrides"], typed, checkpoint))
     before = compose("train", own, RunMode.RUN)
     now = compose("train", together(own, typed, before.hydra.runtime.choices), RunMode.RUN)
     cfg = job_config(now)

@@ -69,6 +69,11 @@ def main(cfg: DictConfig) -> None:
     busy("checking settings and data")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
+    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
+    first = rank == 0
+    held, places = ExitStack(), written(cfg) if first else {}  # one rank speaks for all
+    resumed = {name: place for name, place in places.items() if cfg.ckpt_path is not None and place.is_dir()}
+    unlocked = [held.enter_context(sole_user(place, name)) for name, place in resumed.items()]
     check_machine(**cfg.requires)
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
@@ -96,14 +101,13 @@ def main(cfg: DictConfig) -> None:
     dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
     check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
     datamodule.try_out()
-    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
-    first = rank == 0
     joining = cfg.ckpt_path is not None or not first
     before = contents(folder)
     check_folder(folder, joining)
     process.silent = not first
-    held = ExitStack()  # one rank speaks for all
-    unlocked = [held.enter_context(sole_user(place, setting)) for setting, place in written(cfg).items() if first]
+    for name in places.keys() - resumed.keys():
+        places[name].mkdir(parents=True, exist_ok=True)
+        unlocked.append(held.enter_context(sole_user(places[name], name)))
     if not joining:  # a run that ends before its first step leaves nothing behind
         owns(folder, before)
     at_once("stopped; the checkpoint is as it was" if checkpoint else "stopped; nothing has been trained")
@@ -158,7 +162,6 @@ def written(cfg: DictConfig) -> dict[str, Path]:
     found = {"paths.output_dir": Path(cfg.paths.output_dir)}
     if saving := OmegaConf.select(cfg, "callbacks.checkpoints.dirpath"):
         found["callbacks.checkpoints.dirpath"] = Path(saving)
-        found["callbacks.checkpoints.dirpath"].mkdir(parents=True, exist_ok=True)
     once = {place.resolve(): setting for setting, place in reversed(found.items())}
     return {setting: place for place, setting in once.items()}
 
