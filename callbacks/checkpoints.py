@@ -5,10 +5,8 @@ from pathlib import Path
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from callbacks.observer import tensorboard
-from callbacks.record import RunRecord
 from oblr.errors import SettingError
 from oblr.run.manifest import by_age
 
@@ -30,16 +28,6 @@ class Checkpoints(Checkpoint):
             if value < 1:
                 raise SettingError(f"callbacks.checkpoints.{setting}", f"{value} is not a count", "use at least 1")
         self.folder, self.every, self.keep = Path(dirpath), every, keep
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # What the run had logged after this checkpoint before it ended is taken back.
-        for logger in trainer.loggers:
-            if isinstance(logger, RunRecord):
-                logger.go_back(trainer.current_epoch)
-        writer = tensorboard(trainer)
-        if writer is not None and trainer.current_epoch:
-            restart = Event(step=trainer.current_epoch + 1, session_log=SessionLog(status=SessionLog.START))
-            writer._get_file_writer().add_event(restart)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         done = trainer.current_epoch + 1

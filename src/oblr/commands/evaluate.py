@@ -10,11 +10,12 @@ from typing import Any
 
 import hydra
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
 from oblr.checks import check_engine, check_folder, check_model, check_served
 from oblr.commands.rescore import rescore
+from oblr.commands.written import as_yaml, written
 from oblr.data.ends import check_stop, end_tokens
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, longest, new_tokens
@@ -146,7 +147,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
             "problems": len(problems),
             "left_out": judged[name][1],
             "digest": digest(problems),
-            "reward": OmegaConf.to_container(cfg.benchmarks[name].reward, resolve=True),
+            "reward": written(cfg)["benchmarks"][name]["reward"],
         }
         sampling = Sampling(
             cfg.samples,
@@ -183,7 +184,7 @@ def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
             for task in evaluation.tasks:
                 task.record.begin()
             cfg = evaluation.cfg
-            write_record(evaluation.folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(evaluation.folder, CODE, as_yaml(cfg), seed=cfg.seed)
             sample(evaluation, display)
 
 

@@ -8,6 +8,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.checks import check_folder
+from oblr.commands.written import as_yaml, written
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
@@ -48,7 +49,7 @@ def rescore(cfg: DictConfig) -> None:
     if not begun:
         owns(folder, before)
     with sole_user(folder):
-        ours = {"reward": reward, "rescored": revision(CODE)}
+        ours = {"reward": written(cfg)["reward"], "rescored": revision(CODE)}
         records = {name: Record(folder, name, summaries[name]["settings"] | ours) for name in summaries}
         say(f"folder      {folder}")
         at_once(f"stopped; go on with paths.output_dir={folder}")
@@ -56,7 +57,7 @@ def rescore(cfg: DictConfig) -> None:
         done = sum(len(one.responses) for record in records.values() for one in record.attempts)
         say(*notes)
         with quiet_terminal(folder / "eval.log"), shown(total, done) as display:
-            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(folder, CODE, as_yaml(cfg), seed=cfg.seed)
             for name, benchmark, problems, attempts in parts:
                 display.phase(name)
                 record = records[name]

@@ -21,8 +21,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.commands.compose import RUN_FOLDER, compose, job_config, newest_run
+from oblr.commands.written import written
 from oblr.errors import SettingError
 from oblr.run.resumed import choose_checkpoint, completed, differences, with_changes
+from oblr.run.secrets import forgotten
 from oblr.settings.check import check_settings
 
 #: What says where runs lie.
@@ -93,6 +95,12 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
     if asked in ("last", "auto"):
         OmegaConf.update(cfg, "paths.output_dir", str(folder))
     OmegaConf.update(cfg, "ckpt_path", str(checkpoint))
+    for path in forgotten(_plain(cfg)):
+        raise SettingError(
+            path,
+            "its value was kept nowhere, since it is a secret",
+            f"give it again, best as {path}='${{oc.env:NAME}}'",
+        )
     return cfg
 
 
@@ -107,7 +115,7 @@ def where_it_was(cfg: DictConfig, checkpoint: Path) -> dict[str, Any]:
     if then:
         like.paths = then["paths"]
         like.policy.path = then["policy"]["path"]
-    return OmegaConf.to_container(like, resolve=True)  # type: ignore[return-value]
+    return written(like)
 
 
 def _folder(cfg: DictConfig, asked: str, typed: Sequence[str]) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 from oblr.evaluation.records import finished, one_by_one, rollouts, saved
 from oblr.report.page import ROOM, filled
 from oblr.report.runs import differing_settings, settings_of
-from oblr.run.provenance import write_whole
+from oblr.run.provenance import write_private, write_whole
 
 #: What the page calls its sections here.
 WORDS = {
@@ -33,7 +33,7 @@ def evaluations(folder: Path) -> dict[str, Path]:
 def write_evaluation(folder: Path, models: Mapping[str, Path]) -> Path:
     """Write ``report.html`` and ``report.csv`` into ``folder``, of the evaluations of these models."""
     page, shown = folder / "report.html", content(models)
-    write_whole(page, filled(shown))
+    write_private(page, filled(shown))
     write_whole(folder / "report.csv", table(shown))
     return page
 

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError
 from oblr.run.places import ROOT
 from oblr.run.resumed import PLACES
+from oblr.run.secrets import masked, masked_overrides
 from oblr.run.sweeps import flat
 
 #: A line of ``train.log`` that a logger of the project's own has warned in; where it names a step, which one.
@@ -34,6 +35,7 @@ class Run:
         finished: whether the run has ended.
         command: that it was started with, and went on with the last time; "" where it is not known.
         method: its parts in plain words, by what each decides; empty of a run that has not noted them.
+        resumed: after how many steps the run has gone on, and what was another by then, a line each.
     """
 
     folder: Path
@@ -44,6 +46,7 @@ class Run:
     finished: bool
     command: str
     method: dict[str, str]
+    resumed: list[tuple[int, list[str]]]
 
     @property
     def name(self) -> str:
@@ -67,7 +70,7 @@ def read_run(folder: Path) -> Run:
         raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
     settings = settings_of(folder)
     record = json.loads(newest(folder, "run*.json").read_text())
-    told = placeless(record.get("told", {}))
+    told = placeless(masked(record.get("told", {})))
     choices = {name: choice for name, choice in told.items() if name not in settings}
     log = folder / "train.log"
     said = WARNING.findall(log.read_text(errors="replace")) if log.exists() else []
@@ -78,9 +81,18 @@ def read_run(folder: Path) -> Run:
         curves,
         [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in dict.fromkeys(said)],
         (folder / "finished.json").exists(),
-        typed(record.get("command", [])),
+        typed(masked_overrides(record.get("command", []))),
         record.get("method", {}),
+        list(resumptions(folder)),
     )
+
+
+def resumptions(folder: Path) -> Iterator[tuple[int, list[str]]]:
+    """After how many steps a run has gone on, each time, and what was another by then."""
+    parts = sorted(folder.glob("run-*.json"), key=number)
+    for found in (json.loads(path.read_text()).get("resumed") for path in parts):
+        if found is not None:
+            yield found["after"], found["changed"]
 
 
 def typed(command: Sequence[str]) -> str:
@@ -94,12 +106,18 @@ def typed(command: Sequence[str]) -> str:
 
 def settings_of(folder: Path) -> dict[str, Any]:
     """Of a run or an evaluation: by path, without folders."""
-    return placeless(flat(yaml.safe_load(newest(folder, "config*.yaml").read_text())))
+    return placeless(flat(masked(yaml.safe_load(newest(folder, "config*.yaml").read_text()))))
 
 
 def newest(folder: Path, pattern: str) -> Path:
     """A run that goes on adds files: the latest of a kind."""
-    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+    return max(folder.glob(pattern), key=number)
+
+
+def number(path: Path) -> int:
+    """Of the part of a run that has written a file: 1 of ``run.json``, 2 of ``run-2.json``; no clock has a say in it."""
+    last = path.stem.rpartition("-")[2]
+    return int(last) if last.isdecimal() else 1
 
 
 def placeless(settings: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
+from oblr.run.secrets import masked, masked_overrides
+
 #: What a run executes.
 CODE = ("src", "callbacks", "conf", "slurm")
 #: In a copy of the code: the revision that it is a copy of.
@@ -51,7 +53,7 @@ def snapshot(root: Path, folder: Path, config: str) -> None:
     for name in CODE:
         shutil.copytree(root / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (unfinished / REVISION).write_text(revision(root) + "\n")
-    (unfinished / "config.yaml").write_text(config)
+    write_private(unfinished / "config.yaml", config)
     try:
         unfinished.rename(folder)
     except OSError:  # another process was faster
@@ -64,6 +66,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that others see with all of its content or not at all."""
     unfinished = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
     unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+    unfinished.replace(path)
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """The same of a file that is for the user's eyes alone, as one that holds a configuration."""
+    unfinished = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
     unfinished.replace(path)
 
 
@@ -97,14 +108,15 @@ def _named(metadata: str) -> tuple[str, str] | None:
 def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
     """Write ``config.yaml`` and ``run.json``; a resumed run adds ``config-2.yaml``, ``run-2.json``, and so on.
 
-    What was finished and goes on is unfinished again.
+    What was finished and goes on is unfinished again. Nobody else can read these files, and no secret is in them.
     """
     (folder / FINISHED).unlink(missing_ok=True)
     existing = len(list(folder.glob("run*.json")))
     suffix = f"-{existing + 1}" if existing else ""
-    (folder / f"config{suffix}.yaml").write_text(config)
-    record = {"command": sys.argv, "revision": revision(root), "versions": environment(), **facts}
-    (folder / f"run{suffix}.json").write_text(json.dumps(record, indent=2) + "\n")
+    write_private(folder / f"config{suffix}.yaml", config)
+    command = masked_overrides(sys.argv)
+    record = {"command": command, "revision": revision(root), "versions": environment(), **masked(facts)}
+    write_private(folder / f"run{suffix}.json", json.dumps(record, indent=2) + "\n")
 
 
 def write_finished(folder: Path, **facts: Any) -> None:
