@@ -115,7 +115,7 @@ def newest(folder: Path, pattern: str) -> Path:
 
 
 def number(path: Path) -> int:
-    """Of the part of a run that has written a file: 1 of ``run.json``, 2 of ``run-2.json``; no clock has a say in it."""
+    """Of the part of a run that has written a file: 1 of ``run.json``, 2 of ``run-2.json``; no clock has a say."""
     last = path.stem.rpartition("-")[2]
     return int(last) if last.isdecimal() else 1
 

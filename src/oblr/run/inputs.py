@@ -15,8 +15,8 @@ from oblr.run.provenance import CODE, versions
 
 #: Kind → name → digest, or version.
 Inputs = dict[str, dict[str, str]]
-#: Bytes of a file up to which all of it is digested. Of larger ones, weights of a policy, it is the size and this many
-#: bytes at the start, where safetensors keep shapes and places, at the end, and in between.
+#: Bytes up to which all of a policy's file is digested. Of larger ones it is the size and pieces at the start, where
+#: safetensors keep shapes and places, at the end, and in between: all of an 8B policy would take half a minute.
 WHOLE = 64 * 2**20
 PIECES, PIECE = 64, 2**16
 #: Names that a line has.
@@ -49,17 +49,17 @@ def found(root: Path, config: Mapping[str, Any], policy: str) -> Inputs:
         "data": dict(_read),
         "reward": {name: digest_of(Path(file)) for name, file in sorted(foreign(config))},
         "code": {str(path.relative_to(root)): digest_of(path) for path in sorted(code(root))},
-        "policy": {path.name: digest_of(path) for path in sorted(Path(policy).glob("*")) if path.is_file()},
+        "policy": {path.name: digest_of(path, True) for path in sorted(Path(policy).glob("*")) if path.is_file()},
         "packages": versions(),
     }
 
 
-def digest_of(path: Path) -> str:
-    """The first 16 digits of the SHA-256 of a file, or of pieces of a very large one."""
+def digest_of(path: Path, in_pieces: bool = False) -> str:
+    """The first 16 digits of the SHA-256 of a file; ``in_pieces``: or of pieces of a very large one."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
-        if size <= WHOLE:
+        if size <= WHOLE or not in_pieces:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
         digest = hashlib.sha256(str(size).encode())
         for place in range(PIECES):
