@@ -108,6 +108,8 @@ def foreign(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _targets(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping) and str(node.get("_target_")).startswith("hydra.utils.get_"):
+        yield str(node.get("path"))
     for key, value in node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ():
         if key == "_target_" and isinstance(value, str):
             yield value
