@@ -92,7 +92,7 @@ def test_tensorboard_renders_a_response(tmp_path, stopped):
     seen = Seen(html)
     assert seen.elements <= ALLOWED
     read = [cell.replace("\xa0", " ") for cell in seen.cells if len(cell) > 4 or cell.strip()]
-    texts = [cell for cell in read if cell.strip() not in ("best", "")]
+    texts = [cell for cell in read if cell.strip() not in ("best", "response", "")]
     assert len(texts) == len(HOSTILE)
     for text, cell in zip(HOSTILE, texts, strict=True):
         expected = verbatim(text).expandtabs(4)
@@ -336,7 +336,7 @@ def everything(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 def test_secrets_of_a_run(tmp_path, train, own, monkeypatch, stopped):
     """A token by ${oc.env:…}, a password and an address typed: in a run's files, on the screen, when it goes on."""
-    given = ["reward=secretive", "--config-dir", str(own / "conf"), "steps=1"]
+    given = ["reward=secretive", f"hydra.searchpath=[file://{own / 'conf'}]", "steps=1"]
     typed = [f"reward.password={PASSWORD}", f"reward.endpoint=https://me:{PASSWORD}@x.invalid/"]
     done = train(*given, *typed)
     assert done.returncode == 0, done.stderr
@@ -349,7 +349,7 @@ def test_secrets_of_a_run(tmp_path, train, own, monkeypatch, stopped):
     assert "token: ${oc.env:MY_TOKEN}" in (folder / "config.yaml").read_text()
     for name in ("config.yaml", "run.json", "report.html", "train.log"):
         assert (folder / name).stat().st_mode & 0o077 == 0, name
-    again = [*given[:-1], "steps=2", "ckpt_path=last"]
+    again = [*given, "steps=2", "ckpt_path=last"]
     asked_for = train(*again)
     assert asked_for.returncode == 2
     (line,) = asked_for.stderr.splitlines()
@@ -368,7 +368,7 @@ def test_secrets_of_a_run(tmp_path, train, own, monkeypatch, stopped):
 
 def test_secrets_in_what_goes_wrong(tmp_path, train, own, stopped):
     """A reward that says the token and the password in the error that it fails with, and a setting that cannot work."""
-    given = ["reward=secretive", "--config-dir", str(own / "conf"), "steps=1", f"reward.password={PASSWORD}"]
+    given = ["reward=secretive", f"hydra.searchpath=[file://{own / 'conf'}]", "steps=1", f"reward.password={PASSWORD}"]
     for fails in ("reward.fails=true", "steps=${oc.env:MY_TOKEN}"):
         done = train(*given, fails)
         assert done.returncode
@@ -387,7 +387,7 @@ def test_data_and_reward_are_exchanged_while_a_run_rests(tmp_path, train, own, s
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     held = tmp_path / "held.jsonl"
     held.write_text('{"problem": "2 + 2 =", "answer": "4"}\n')
-    given = ["reward=secretive", "--config-dir", str(own / "conf"), f"reward.password={PASSWORD}"]
+    given = ["reward=secretive", f"hydra.searchpath=[file://{own / 'conf'}]", f"reward.password={PASSWORD}"]
     given += ["data=local", f"data.path={data}", f"data.held_out_path={held}", "prompt=plain"]
     assert train(*given, "steps=1").returncode == 0
     rows[3]["answer"] = "5"

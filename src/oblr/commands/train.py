@@ -133,23 +133,24 @@ def main(cfg: DictConfig) -> None:
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
 
         def begun(trainer: L.Trainer, done: int) -> None:
-            if not again:
-                return
             resumed = {"after": done, "checkpoint": str(checkpoint or ""), "changed": others}
             write_record(folder, CODE, as_yaml(cfg), **noted, resumed=resumed)
             if checkpoint is not None:
                 lines = others or ["nothing is another than when the checkpoint was made"]
                 show(trainer, RESUMED, Rows((f"resumed after step {done}",), [(line,) for line in lines]))
 
-        callbacks.insert(0, GoingOn(begun))
+        if again:
+            callbacks.insert(0, GoingOn(begun))
         stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), None)
         if stop is None:  # nobody says when a step has been taken
             stop = GracefulStop()
             owns(None)
             at_once("stopped")
         process.endings = [stop.requeue]
+        typed, sys.argv = sys.argv, masked_overrides(sys.argv)  # loggers note it, too
         for own in trainer.loggers:
             own.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
+        sys.argv = typed
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
             say(f"resuming    {checkpoint}")

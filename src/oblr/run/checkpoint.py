@@ -23,6 +23,7 @@ from torch.futures import Future
 
 from oblr.errors import REMEDIES, CheckpointError, SettingError
 from oblr.run.manifest import MANIFEST
+from oblr.run.provenance import write_private
 from oblr.run.ranks import of_run, on_every_rank, on_first_rank
 
 META = "meta.pt"
@@ -140,7 +141,7 @@ def _finish(part: Path, folder: Path, digests: list[dict[str, Any]], meta: dict[
     """Add what describes the tensors, make sure that all is on the disk, and give the folder its name."""
     buffer = io.BytesIO()
     torch.save(meta, buffer)  # to a file, it would hide the system's error behind one of its own
-    (part / META).write_bytes(buffer.getbuffer())
+    write_private(part / META, buffer.getvalue())  # it has the run's configuration
     described = {name: _digest(part / name) for name in (META, ".metadata")}
     manifest = {name: digest for files in [*digests, described] for name, digest in files.items()}
     (part / MANIFEST).write_text(json.dumps(manifest, indent=1))

@@ -130,7 +130,8 @@ def unseen() -> Iterator[None]:
             yield
         except Exception:
             file.seek(0)
-            os.write(_screen, file.read())
+            for line in file.read().decode(errors="backslashreplace").splitlines():
+                os.write(_screen, f"{plain(line)}\n".encode())
             raise
         finally:
             _early = None
