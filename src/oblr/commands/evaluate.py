@@ -130,7 +130,8 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         "revision": revision(CODE),
         "versions": versions(),
     }
-    benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
+    own = copy.deepcopy(cfg)  # Hydra puts values in place of what refers to them
+    benchmarks = hydra.utils.instantiate(own.benchmarks, _convert_="all")
     for benchmark in benchmarks.values():
         benchmark.pool.start()
     judged = {name: benchmark.judged(cfg.limit) for name, benchmark in benchmarks.items()}
@@ -164,7 +165,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context, vocabulary)
         for task in tasks
     )
-    engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
+    engine = choose(cfg.rollout.engine, hydra.utils.instantiate(copy.deepcopy(cfg).rollout.engines, _convert_="all"))
     return Evaluation(cfg, tasks, notes, tokenizer, engine, stored_weights(model, "model"))
 
 

@@ -51,6 +51,13 @@ def launch(config_name: str, command: str) -> None:
     done: list[Path] = []
 
     def task(cfg: DictConfig, typed: Sequence[str] | None = None) -> None:
+        try:
+            run(cfg, typed)
+        except Exception as error:  # Hydra would show all that was typed, and the error as it is
+            show_uncaught(type(error), error, error.__traceback__)
+            sys.exit(1)
+
+    def run(cfg: DictConfig, typed: Sequence[str] | None) -> None:
         with unseen(), one_line_errors(config_name):
             if config_name == "train":
                 cfg = resumed(cfg, told() if typed is None else typed)

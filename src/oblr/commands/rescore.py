@@ -1,5 +1,6 @@
 """Score the responses of an earlier evaluation by another reward: no model, no engine."""
 
+import copy
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -39,7 +40,7 @@ def rescore(cfg: DictConfig) -> None:
         raise SettingError("rescore", f"{source} has no config.yaml of {', '.join(unknown)}", "sample anew")
     cfg.benchmarks = {name: sampled[name] | {"reward": reward} for name in summaries}
     parts, notes = [], list[str]()
-    for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
+    for name, benchmark in hydra.utils.instantiate(copy.deepcopy(cfg).benchmarks, _convert_="all").items():
         problems, attempts = answered(source / f"{name}.jsonl", benchmark, summaries[name]["settings"])
         notes += benchmark.try_out(problems, name, lambda text: UnsavedTokens(len(text)))
         parts.append((name, benchmark, problems, attempts))

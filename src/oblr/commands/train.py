@@ -70,7 +70,7 @@ def main(cfg: DictConfig) -> None:
         return show_plan(cfg)
     if RUN_FOLDER in os.environ:
         die_with_parent(int(os.environ.get(RUN_PROCESS, os.getppid())))
-    told = as_told(cfg)
+    told, kept = as_told(cfg), as_yaml(cfg)  # before Hydra puts values in place of what refers to them
     inputs.forget_data()
     busy("checking settings and data")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
@@ -124,7 +124,7 @@ def main(cfg: DictConfig) -> None:
             noted = {"seed": cfg.seed, "told": own_settings(told), "method": in_words(policy)}
             noted["inputs"] = policy.run["inputs"]
             if not again:
-                write_record(folder, CODE, as_yaml(cfg), **noted)
+                write_record(folder, CODE, kept, **noted)
             rich.print(changes_table(changed(told, "train")))
             say(*datamodule.notes)
         trainer = build_trainer(cfg)
@@ -134,7 +134,7 @@ def main(cfg: DictConfig) -> None:
 
         def begun(trainer: L.Trainer, done: int) -> None:
             resumed = {"after": done, "checkpoint": str(checkpoint or ""), "changed": others}
-            write_record(folder, CODE, as_yaml(cfg), **noted, resumed=resumed)
+            write_record(folder, CODE, kept, **noted, resumed=resumed)
             if checkpoint is not None:
                 lines = others or ["nothing is another than when the checkpoint was made"]
                 show(trainer, RESUMED, Rows((f"resumed after step {done}",), [(line,) for line in lines]))

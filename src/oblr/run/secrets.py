@@ -33,7 +33,7 @@ def is_secret(name: str) -> bool:
 def keep_secret(value: object, instead: str = MASK) -> None:
     """From now on no line of this process has ``value``."""
     if len(text := str(value)) >= SHORTEST and text != MASK and "${" not in text:
-        _known[text] = instead
+        _known.setdefault(text, instead)
 
 
 def hidden(text: str) -> str:
@@ -52,7 +52,7 @@ def masked(value: Any, path: str = "") -> Any:
     given = value not in (None, "", MASK) and not isinstance(value, bool) and "${" not in str(value)
     if is_secret(path) and given:
         keep_secret(value)
-        return MASK
+        return _known.get(str(value), MASK)
     return hidden(value) if isinstance(value, str) else value
 
 
