@@ -5,10 +5,8 @@ from pathlib import Path
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from callbacks.observer import tensorboard
-from callbacks.record import RunRecord
 from oblr.errors import SettingError
 from oblr.run.manifest import Order, next_attempt, outdated
 
@@ -39,14 +37,6 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.attempt = max(self.attempt, next_attempt(self.folder))
-        # What the run had logged after this checkpoint before it ended is taken back.
-        for logger in trainer.loggers:
-            if isinstance(logger, RunRecord):
-                logger.go_back(trainer.current_epoch)
-        writer = tensorboard(trainer)
-        if writer is not None and trainer.current_epoch:
-            restart = Event(step=trainer.current_epoch + 1, session_log=SessionLog(status=SessionLog.START))
-            writer._get_file_writer().add_event(restart)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         done = trainer.current_epoch + 1

@@ -38,6 +38,7 @@ class RunRecord(Logger):
     def __init__(self, save_dir: str):
         super().__init__()
         self.path = Path(save_dir, METRICS)
+        self.held: list[str] | None = None
 
     @property
     def name(self) -> str:
@@ -54,8 +55,25 @@ class RunRecord(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         numbers = {tag: value if math.isfinite(value) else None for tag, value in metrics.items()}
+        self.write(json.dumps({"step": step, **numbers}) + "\n")
+
+    def write(self, line: str) -> None:
+        if self.held is not None:
+            return self.held.append(line)
         with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, **numbers}) + "\n")
+            file.write(line)
+
+    def hold(self) -> None:
+        """Keep from the file what is logged from now on, until :meth:`release`."""
+        self.held = []
+
+    @rank_zero_only
+    def release(self, done: int) -> None:
+        """Go back to so many steps, and write what has been held."""
+        held, self.held = self.held or [], None
+        self.go_back(done)
+        for line in held:
+            self.write(line)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """They are in ``config.yaml``."""

@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 class RolloutLog(Observer):
     """Writes ``step-<t>-rank<r>.jsonl.gz``: a line for each response that a rank has sampled in a step.
 
-    A file is there whole or not at all. A resumed run takes back those of the steps that it takes again. Where the
-    files of a rank grow beyond its share of ``limit_mib``, the oldest go.
+    A file is there whole or not at all. When a resumed run has taken its first step, it takes back
+    those of all steps that it takes again. Where the files of a rank grow beyond its share of ``limit_mib``, the oldest
+    go.
 
     Args:
         dirpath: folder of the files.
@@ -34,17 +35,18 @@ class RolloutLog(Observer):
 
     def __init__(self, dirpath: str, limit_mib: float = 1024):
         self.folder, self.limit = Path(dirpath), limit_mib * 2**20
-        self.warned = False
+        self.warned, self.begun = False, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.folder.mkdir(exist_ok=True)
         self.renumber(trainer.global_rank)
-        for path in self.files(trainer.global_rank):
-            if step_of(path) > trainer.current_epoch:
-                path.unlink()
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
         step, rank = trainer.current_epoch + 1, trainer.global_rank
+        for path in [] if self.begun else self.files(rank):
+            if step_of(path) >= step:
+                path.unlink()
+        self.begun = True
         write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", compressed(rows(step, policy, report)))
         self.forget(rank, self.limit / trainer.world_size)
 

@@ -1,7 +1,5 @@
 """A few rollouts to read, at every so many steps."""
 
-import unicodedata
-
 from lightning import Trainer
 from torch import Tensor
 
@@ -9,6 +7,7 @@ from callbacks.observer import Observer
 from callbacks.rollouts import shares
 from callbacks.shown import Rows, show
 from oblr.policy.step import PolicyModule
+from oblr.run.plain import verbatim
 from oblr.types import StepReport
 
 #: Characters of a prompt or response that a table shows.
@@ -55,7 +54,4 @@ def sample_table(report: StepReport, shares: Tensor, rows: int) -> Rows:
 
 def plain(text: str) -> str:
     """Without marks that turn its direction, and no longer than anybody reads."""
-    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
-    return "".join(
-        f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cf", "Cc") and c not in "\n\t" else c for c in shown
-    )
+    return verbatim(text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)")

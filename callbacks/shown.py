@@ -4,7 +4,7 @@ A logger that has no place for one leaves it out: all numbers are in ``metrics.j
 ``rollouts/``, whatever the logger.
 """
 
-import html
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,8 @@ import numpy as np
 from lightning import Trainer
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch import Tensor
+
+from oblr.run.plain import verbatim
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class Rows:
 
     def markdown(self) -> str:
         """Texts stay texts: no markup in them does anything, and each stays in its cell."""
-        head = [self.columns, ("---",) * len(self.columns)]
-        return "\n".join(f"| {' | '.join(row)} |" for row in [*head, *(tuple(map(_cell, row)) for row in self.rows)])
+        head, *rows = [tuple(map(_cell, row)) for row in (self.columns, *self.rows)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in [head, ("---",) * len(head), *rows])
 
 
 def show(trainer: Trainer, tag: str, content: Tensor | Rows) -> None:
@@ -37,8 +39,20 @@ def show(trainer: Trainer, tag: str, content: Tensor | Rows) -> None:
                 way(logger, tag, content, trainer.current_epoch + 1)
 
 
+#: All that Markdown or HTML might read something into, whatever its dialect: what is no letter, digit or space.
+_ACTIVE = re.compile(r"[!-/:-@\[-`{-~]")
+#: Of which these mean nothing inside of a line.
+_PASSIVE = frozenset(",.;?'\"%+-")
+
+
 def _cell(text: str) -> str:
-    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", "<br>")
+    """Characters by their numbers, which every reader of Markdown and HTML shows and none acts on."""
+    lines = verbatim(text).expandtabs(4).split("\n")
+    return "<br>".join(_ACTIVE.sub(_numbered, line).replace("  ", "&#160; ") for line in lines)
+
+
+def _numbered(found: re.Match[str]) -> str:
+    return found[0] if found[0] in _PASSIVE else f"&#{ord(found[0])};"
 
 
 def _tensorboard_histogram(logger: TensorBoardLogger, tag: str, values: Tensor, step: int) -> None:

@@ -20,6 +20,7 @@ ALLOWED = {
     "metrics": set(),
     "run": {"errors", "metrics"},
     "rewards": BASE | {"run"},
+    "data": BASE | {"run"},
     "policy": BASE | {"run", "gradnorm", "baselines", "losses", "schedules"},
     "rollout": BASE | {"run", "data", "rewards", "policy"},
     "evaluation": BASE | {"run", "data", "rewards", "metrics"},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from oblr.run import inputs
 from oblr.run.disk import write_whole
 from oblr.run.provenance import FINISHED, REVISION, revision, versions, write_finished, write_record
 
@@ -69,3 +70,45 @@ def test_a_result_says_which_build_of_vllm_it_is_of():
     assert {name: found for name, found in versions().items() if name.startswith("vllm")} == {
         name: version(name) for name in installed
     }
+
+
+def test_a_run_says_what_is_another_than_it_was(tmp_path):
+    """Of data and policy what has another content, whatever its name; of code what has come or gone, too."""
+    root, policy = tmp_path / "root", tmp_path / "policy"
+    for folder in (root / "src", policy):
+        folder.mkdir(parents=True)
+    (root / "src" / "a.py").write_text("1")
+    (policy / "config.json").write_text("{}")
+    config = {"optimizer": {"_target_": "torch.optim.SGD"}, "baseline": {"_target_": "oblr.baselines.rloo.X"}}
+    inputs.forget_data()
+    inputs.note_data("rows.jsonl", "1")
+    before = inputs.found(root, config, str(policy))
+    assert before["data"] == {"rows.jsonl": "1"}
+    assert [name for name in before["reward"] if "oblr" in name] == []
+    assert inputs.changed(before, inputs.found(root, config, str(policy))) == []
+    (root / "src" / "a.py").write_text("2")
+    (root / "src" / "new.py").write_text("nobody has told git")
+    (policy / "config.json").write_text("{ }")
+    inputs.note_data("rows.jsonl", "2")
+    now = inputs.found(root, config, str(policy))
+    assert [line.partition(": ")[0] for line in inputs.changed(before, now)] == ["data", "code", "policy"]
+    _, code, _ = inputs.changed(before, now)
+    assert "src/a.py was" in code
+    assert "src/new.py was not there" in code
+    moved = before | {"data": {"elsewhere/rows.jsonl": "1"}}
+    assert inputs.changed(before, moved) == []
+    (other,) = inputs.changed(before, before | {"data": {"elsewhere/rows.jsonl": "2"}})
+    assert "elsewhere/rows.jsonl" in other
+
+
+def test_of_a_large_file_pieces_are_digested(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "WHOLE", 2**10)
+    monkeypatch.setattr(inputs, "PIECE", 2**4)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(2**13))
+    pieces, whole = inputs.digest_of(path, True), inputs.digest_of(path)
+    path.write_bytes(bytes(2**13) + b"x")
+    assert inputs.digest_of(path, True) != pieces
+    path.write_bytes(b"x" + bytes(2**13 - 1))
+    assert inputs.digest_of(path, True) != pieces
+    assert inputs.digest_of(path) != whole

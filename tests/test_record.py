@@ -139,8 +139,11 @@ def test_files_of_steps_that_are_taken_again_go(tmp_path):
     assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
     assert [row["group"] for row in read_rollouts(tmp_path / "rollouts", 3)] == [0, 1, 1, 2, 2]
     trainer.current_epoch = 1
-    log.on_train_start(trainer, None)
-    assert list(files_of_steps(tmp_path / "rollouts")) == [1, 3]
+    again = RolloutLog(str(tmp_path / "rollouts"))
+    again.on_train_start(trainer, None)
+    assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]  # the run may yet fail before its first step
+    again.on_step(trainer, Policy(), make_report(first=1))
+    assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
     assert len(read_rollouts(tmp_path / "rollouts", 3)) == 1  # of the other rank, which looks after its own
 
 

@@ -101,6 +101,7 @@ def test_a_page_needs_nothing_and_runs_nothing_of_a_response(tmp_path):
     assert len(text) < 10**6
     assert re.findall(r'(?:src|href)="(?!data:)', text) == []
     assert not re.search(r"<!-- [\w.]+ -->", text)
+    assert (path := write_report(folder, [read_run(folder)])).stat().st_mode & 0o777 == 0o600, path
     assert "@import" not in text
     assert data_of(text)["runs"][0]["name"] == "run"
 
@@ -278,11 +279,13 @@ def test_what_is_followed_is_the_page_and_nothing_else(tmp_path):
     with server([folder], port=0) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         assert serving.server_address[0] == "127.0.0.1"
-        address = f"http://127.0.0.1:{serving.server_address[1]}/"
+        address, open_ = serving.address, f"http://127.0.0.1:{serving.server_port}/"
         assert asked(address) == (200, html([read_run(folder)]))
         assert asked(address + "config.yaml")[0] == 404
         assert asked(address + "../run/config.yaml")[0] == 404
         assert asked(address, Host="elsewhere.example")[0] == 403
+        assert asked(address, Host="127.0.0.1.elsewhere.example")[0] == 403
+        assert [asked(open_ + path)[0] for path in ("", "x/", serving.token[:-1] + "/")] == [403, 403, 403]
         RunRecord(str(folder)).log_metrics({"train/reward": 7.0}, 4)
         assert data_of(asked(address)[1])["curves"]["train/reward"][0][2][-1] == 7
         serving.shutdown()
@@ -298,7 +301,8 @@ def opened():
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
 
         def opened(path, **options):
-            tab = browser.new_page(**options)
+            # to look inside, Playwright evaluates text; what the policy forbids is tried in attacks/test_viewers.py
+            tab = browser.new_page(bypass_csp=True, **options)
             tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
             tab.on("pageerror", lambda error: problems.append(str(error)))
             tab.on("request", lambda request: requests.append(request.url))
@@ -573,4 +577,4 @@ def test_a_sweeps_report(tmp_path, opened, scheme):
 def test_assets_are_what_the_page_names():
     names = re.findall(r"<!-- ([\w.]+) -->", (page.ASSETS / "page.html").read_text())
     there = {path.name for path in page.ASSETS.iterdir()} - {"page.html", "uPlot.LICENSE"}
-    assert sorted(names) == sorted({"data", *there})
+    assert sorted(names) == sorted({"data", "scripts", *there})

@@ -4,9 +4,11 @@ import csv
 import decimal
 import gzip
 import json
+import os
 import pickle
 import random
 import re
+import resource
 
 import datasets
 import numpy as np
@@ -227,3 +229,20 @@ def test_single_precision_that_somebody_has_written_out(tmp_path, text):
     assert [problem.answer for problem in problems][len(decimals) :] == doubles
     (note,) = problems.notes
     assert re.match(r"rows: \d+ of \d+ answers are read as numbers of single precision: ", note)
+
+
+def test_a_file_that_takes_more_than_it_may(tmp_path):
+    """The limit holds while the file is read, and is as it was afterwards."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"problem": "1", "answer": "{"x" * 80_000_000}"}}')
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(SettingError, match=r"^data\.limit_mib: .*rows\.jsonl takes more than 1 MiB"):
+        TableProblems(str(path), limit_mib=1)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert len(TableProblems(str(path))[0].answer) == 80_000_000
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(SettingError, match=r"^data\.path: .*no regular file"):
+        TableProblems(str(tmp_path / "rows.jsonl"))

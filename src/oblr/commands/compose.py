@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from oblr.commands.written import heed_secrets
 from oblr.errors import SettingError
 from oblr.run.manifest import found
 from oblr.run.places import CONF, ROOT, models_of
@@ -49,6 +50,7 @@ def run_folder(runs: str, ckpt_path: str | None) -> str:
 
 def register_resolvers() -> None:
     """Functions that the configuration files call."""
+    heed_secrets()
     OmegaConf.register_new_resolver("root", lambda: str(ROOT), replace=True)
     OmegaConf.register_new_resolver("models", lambda root: str(models_of(root)), replace=True)
     OmegaConf.register_new_resolver(

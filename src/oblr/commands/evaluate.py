@@ -10,11 +10,12 @@ from typing import Any
 
 import hydra
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
 from oblr.checks import check_engine, check_folder, check_model, check_served
 from oblr.commands.rescore import rescore
+from oblr.commands.written import as_yaml, written
 from oblr.data.ends import check_stop, end_tokens
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, longest, new_tokens
@@ -137,7 +138,8 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         "revision": revision(CODE),
         "versions": versions(),
     }
-    benchmarks = hydra.utils.instantiate(cfg.benchmarks, _convert_="all")
+    own = copy.deepcopy(cfg)  # Hydra puts values in place of what refers to them
+    benchmarks = hydra.utils.instantiate(own.benchmarks, _convert_="all")
     for benchmark in benchmarks.values():
         benchmark.pool.start()
     judged = {name: benchmark.judged(cfg.limit) for name, benchmark in benchmarks.items()}
@@ -154,7 +156,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
             "problems": len(problems),
             "left_out": judged[name][1],
             "digest": digest(problems),
-            "reward": OmegaConf.to_container(cfg.benchmarks[name].reward, resolve=True),
+            "reward": written(cfg)["benchmarks"][name]["reward"],
         }
         sampling = Sampling(
             cfg.samples,
@@ -171,7 +173,7 @@ def prepare(asked: DictConfig, model: str, folder: Path) -> Evaluation:
         longest(task.name, task.problems, tokenizer, task.sampling.max_new_tokens, context, vocabulary)
         for task in tasks
     )
-    engine = choose(cfg.rollout.engine, hydra.utils.instantiate(cfg.rollout.engines, _convert_="all"))
+    engine = choose(cfg.rollout.engine, hydra.utils.instantiate(copy.deepcopy(cfg).rollout.engines, _convert_="all"))
     return Evaluation(cfg, tasks, notes, tokenizer, vocabulary, engine, stored_weights(model, "model"))
 
 
@@ -191,7 +193,7 @@ def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
             for task in evaluation.tasks:
                 task.record.begin()
             cfg = evaluation.cfg
-            write_record(evaluation.folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(evaluation.folder, CODE, as_yaml(cfg), seed=cfg.seed)
             sample(evaluation, display)
 
 

@@ -25,12 +25,13 @@ from omegaconf.errors import OmegaConfBaseException
 from oblr.commands.compose import RUN_PROCESS, composer, job_config, processes, register_resolvers
 from oblr.commands.near import unknown
 from oblr.commands.resume import locates, resumed, resuming, told
+from oblr.commands.written import know_secrets
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
 from oblr.run.moved import renewed
 from oblr.run.places import CONF, with_page
 from oblr.run.private import keep_caches
-from oblr.run.terminal import busy, print_error, print_warning, say, unread, unseen
+from oblr.run.terminal import busy, print_error, print_warning, say, show_uncaught, unread, unseen
 from oblr.settings.check import DISTORTING, check_settings, leaves
 from oblr.settings.models import find_model
 
@@ -49,10 +50,18 @@ def launch(config_name: str, command: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing a page
     keep_caches()
     logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
+    sys.excepthook = show_uncaught
 
     done: list[Path] = []
 
     def task(cfg: DictConfig, typed: Sequence[str] | None = None) -> None:
+        try:
+            run(cfg, typed)
+        except Exception as error:  # Hydra would show all that was typed, and the error as it is
+            show_uncaught(type(error), error, error.__traceback__)
+            sys.exit(1)
+
+    def run(cfg: DictConfig, typed: Sequence[str] | None) -> None:
         with own_environment(), unseen(), one_line_errors(config_name):
             if config_name == "train":
                 cfg = resumed(cfg, told() if typed is None else typed)
@@ -97,6 +106,7 @@ def report_together(folders: Sequence[Path]) -> None:
 
 def settle(cfg: DictConfig, script: str) -> None:
     """Give old paths their new names and refuse settings that cannot work, before anything large is imported."""
+    know_secrets(cfg)
     renew_paths(cfg)
     if script == "eval" and OmegaConf.is_list(cfg.get("model")):
         for model in cfg.model or [None]:  # what refers to it is told of one
@@ -164,6 +174,9 @@ def _one_line(error: BaseException, script: str) -> str | None:
             meant = unknown(str(error), script, compose)
         if meant is not None and meant.setting not in DISTORTING:
             return with_page(str(meant), page(meant.setting))
+    if missing := re.search(r"Environment variable '(\w+)' not found\s+full_key: (\S+)", str(error)):
+        name, path = missing.groups()
+        return with_page(f"{path}: the environment has no {name} (export {name}=… before the command)", page(path))
     said = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip())
     known = re.search(r"'([\w.]+)'|([\w.]+)=", said)
     setting = next(filter(None, known.groups())) if known else ""

@@ -2,17 +2,19 @@
 
 import argparse
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 from oblr.commands.parser import Parser
 from oblr.errors import SettingError
 from oblr.report.evaluations import evaluations, write_evaluation
-from oblr.report.live import HOST, server
+from oblr.report.live import server
 from oblr.report.page import place, write_report
 from oblr.report.pictures import write_pictures
 from oblr.report.runs import runs_and_others
 from oblr.run.stopping import at_once
+from oblr.run.terminal import say
 
 
 def main() -> None:
@@ -40,10 +42,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     runs, others = runs_and_others(asked.runs)
     for other in others:
-        print(f"left out    {other}: it has logged nothing")
-    print(f"report      {place(write_report(folder, runs))}")
+        say(f"left out    {other}: it has logged nothing")
+    say(f"report      {place(write_report(folder, runs))}")
     for path in write_pictures(folder, runs) if asked.png else ():
-        print(f"picture     {path}")
+        say(f"picture     {path}")
 
 
 def evaluated(models: dict[str, Path], asked: argparse.Namespace) -> None:
@@ -55,7 +57,7 @@ def evaluated(models: dict[str, Path], asked: argparse.Namespace) -> None:
         raise SettingError("runs", f"{strange[0]} is no evaluation, others are", "give runs, or evaluations")
     folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"report      {place(write_evaluation(folder, models))}")
+    say(f"report      {place(write_evaluation(folder, models))}")
 
 
 def follow(runs: list[Path], port: int) -> None:
@@ -68,8 +70,6 @@ def follow(runs: list[Path], port: int) -> None:
         ) from error
     at_once("", status=0)
     with serving, suppress(KeyboardInterrupt):
-        print(
-            f"report      http://{HOST}:{serving.server_address[1]}/   # Ctrl-C ends it",
-            flush=True,
-        )
+        say(f"report      {serving.address}   # Ctrl-C ends it")
+        sys.stdout.flush()
         serving.serve_forever()

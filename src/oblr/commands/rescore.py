@@ -1,5 +1,6 @@
 """Score the responses of an earlier evaluation by another reward: no model, no engine."""
 
+import copy
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from oblr.checks import check_folder
 from oblr.commands.foreign import check_foreign
 from oblr.commands.resume import told
+from oblr.commands.written import as_yaml, written
 from oblr.errors import SettingError, why
 from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
@@ -44,7 +46,7 @@ def rescore(cfg: DictConfig) -> None:
     check_foreign({"benchmarks": sampled}, told(), "rescore", source)
     cfg.benchmarks = {name: sampled[name] | {"reward": reward} for name in summaries}
     parts, notes = [], list[str]()
-    for name, benchmark in hydra.utils.instantiate(cfg.benchmarks, _convert_="all").items():
+    for name, benchmark in hydra.utils.instantiate(copy.deepcopy(cfg).benchmarks, _convert_="all").items():
         problems, attempts = answered(source / f"{name}.jsonl", benchmark, summaries[name]["settings"])
         notes += benchmark.try_out(problems, name, lambda text: UnsavedTokens(len(text)))
         parts.append((name, benchmark, problems, attempts))
@@ -54,7 +56,7 @@ def rescore(cfg: DictConfig) -> None:
     if not begun:
         owns(folder, before)
     with sole_user(folder):
-        ours = {"reward": reward, "rescored": revision(CODE)}
+        ours = {"reward": written(cfg)["reward"], "rescored": revision(CODE)}
         records = {name: Record(folder, name, summaries[name]["settings"] | ours) for name in summaries}
         say(f"folder      {folder}")
         at_once(f"stopped; go on with paths.output_dir={folder}")
@@ -62,7 +64,7 @@ def rescore(cfg: DictConfig) -> None:
         done = sum(len(one.responses) for record in records.values() for one in record.attempts)
         say(*notes)
         with quiet_terminal(folder / "eval.log"), shown(total, done) as display:
-            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), seed=cfg.seed)
+            write_record(folder, CODE, as_yaml(cfg), seed=cfg.seed)
             for name, benchmark, problems, attempts in parts:
                 display.phase(name)
                 record = records[name]

@@ -21,8 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from oblr.commands.compose import RUN_FOLDER, compose, job_config, newest_run
 from oblr.commands.foreign import check_foreign, plain_overrides
+from oblr.commands.written import written
 from oblr.errors import SettingError
 from oblr.run.resumed import choose_checkpoint, completed, differences, with_changes
+from oblr.run.secrets import forgotten
 from oblr.run.stopping import process
 from oblr.run.terminal import print_warning
 from oblr.settings.check import check_settings
@@ -99,6 +101,12 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
     check_foreign(cfg, typed, "ckpt_path", checkpoint)
     if older:
         _check_version(cfg, checkpoint)
+    for path in forgotten(_plain(cfg)):
+        raise SettingError(
+            path,
+            "its value was kept nowhere, since it is a secret",
+            f"give it again, best as {path}='${{oc.env:NAME}}'",
+        )
     return cfg
 
 
@@ -130,7 +138,7 @@ def where_it_was(cfg: DictConfig, checkpoint: Path) -> dict[str, Any]:
         like.paths = then["paths"]
         like.policy.path = then["policy"]["path"]
         check_foreign({"paths": then["paths"], "policy": {"path": then["policy"]["path"]}}, [], "ckpt_path", checkpoint)
-    return OmegaConf.to_container(like, resolve=True)  # type: ignore[return-value]
+    return written(like)
 
 
 def _folder(cfg: DictConfig, asked: str, typed: Sequence[str]) -> Path:

@@ -5,6 +5,7 @@ What is large is imported when signals are heard: a Ctrl-C that comes while Pyth
 
 import os
 import signal
+import sys
 from types import FrameType
 
 
@@ -62,7 +63,9 @@ def _call(name: str) -> None:
     from importlib import import_module
 
     from oblr.commands.launch import one_line_errors
+    from oblr.run.terminal import show_uncaught
 
+    sys.excepthook = show_uncaught
     with one_line_errors():
         import_module(f"oblr.commands.{name}").main()
 

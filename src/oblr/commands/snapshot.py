@@ -8,13 +8,14 @@ from omegaconf import OmegaConf
 
 from oblr.commands.compose import composer, job_config
 from oblr.commands.parser import Parser
+from oblr.commands.written import as_told
 from oblr.run.places import CODE
 from oblr.run.provenance import snapshot
 
 
 def take_snapshot(folder: Path, overrides: Sequence[str]) -> None:
     with composer() as compose:
-        config = OmegaConf.to_yaml(job_config(compose("train", overrides, RunMode.MULTIRUN)))
+        config = OmegaConf.to_yaml(as_told(job_config(compose("train", overrides, RunMode.MULTIRUN))))
     snapshot(CODE, folder, config)
 
 

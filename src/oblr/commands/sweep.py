@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -20,10 +20,13 @@ from omegaconf import OmegaConf
 from oblr.commands.compose import RUN_FOLDER, composer, job_config
 from oblr.commands.launch import settle
 from oblr.commands.parser import Parser
+from oblr.commands.written import written
 from oblr.errors import SettingError
 from oblr.run.places import CODE, INSTALLED
+from oblr.run.plain import plain
 from oblr.run.stopping import SIGNALS, at_once, process, waits
 from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table
+from oblr.run.terminal import say
 
 
 def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
@@ -46,8 +49,8 @@ def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
             os.environ[RUN_FOLDER] = str(folder / folder_name(own, list(cfg.hydra.runtime.choices)))
             own_config = job_config(cfg)
             settle(own_config, "train")
-            config = cast(dict[str, Any], OmegaConf.to_container(own_config, resolve=True))
-            tasks.append(Task(number, tuple(whole), own, Path(config["paths"]["output_dir"]), config))
+            place = Path(own_config.paths.output_dir)
+            tasks.append(Task(number, tuple(whole), own, place, written(own_config)))
         del os.environ[RUN_FOLDER]
     check_folders(tasks)
     return folder, tasks
@@ -103,11 +106,11 @@ def run_all(tasks: Sequence[Task]) -> list[Task]:
     for task in tasks:
         if task.finished:
             continue
-        print(f"{task} ({task.number + 1} of {len(tasks)})", flush=True)
+        say(f"{task} ({task.number + 1} of {len(tasks)})")
         status = run(task)
         asked = status in (end for number in SIGNALS for end in (128 + number, -number))
         if asked or process.received is not None:
-            print("stopped; the same command goes on")
+            say("stopped; the same command goes on")
             sys.exit(status if status > 0 else 128 + (process.received or -status))
         if status:
             failed.append(task)
@@ -117,14 +120,15 @@ def run_all(tasks: Sequence[Task]) -> list[Task]:
 def become(task: Task, log: str | None) -> None:
     """Turn this process into the task's run, so that signals and exit status are its own; if it is not finished."""
     if task.finished:
-        print(f"{task} is finished in {task.folder}")
+        say(f"{task} is finished in {task.folder}")
         return
     if log is not None:
         task.folder.mkdir(parents=True, exist_ok=True)
         with (task.folder / log).open("a") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-    print(task, flush=True)
+    say(str(task))
+    sys.stdout.flush()
     arguments, environment = command(task)
     os.execve(sys.executable, arguments, environment)
 
@@ -135,9 +139,9 @@ def show(folder: Path, tasks: Sequence[Task]) -> None:
     from oblr.report.page import place, write_report
     from oblr.report.runs import read_run
 
-    print(write_table(folder, tasks), end="")
+    say(*write_table(folder, tasks).splitlines())
     if begun := [read_run(task.folder) for task in tasks if (task.folder / METRICS).exists()]:
-        print(f"report      {place(write_report(folder, begun))}")
+        say(f"report      {place(write_report(folder, begun))}")
 
 
 def pick(tasks: Sequence[Task], number: int) -> Task:
@@ -175,5 +179,5 @@ def main() -> None:
         failed = run_all(tasks)
         show(folder, tasks)
         for task in failed:
-            print(f"failed: {task}, {task.folder}", file=sys.stderr)
+            print(plain(f"failed: {task}, {task.folder}"), file=sys.stderr)
         sys.exit(bool(failed))

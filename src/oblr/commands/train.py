@@ -18,8 +18,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from callbacks.checkpoints import Checkpoints
+from callbacks.going_on import GoingOn
 from callbacks.graceful_stop import GracefulStop
 from callbacks.record import RunRecord
+from callbacks.shown import Rows, show
 from callbacks.summary import outcome
 from callbacks.tags import GOVERNED
 from oblr.checks import (
@@ -40,24 +42,30 @@ from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS, processes
 from oblr.commands.plan import show_plan
 from oblr.commands.resume import told as overrides_told
 from oblr.commands.resume import where_it_was
+from oblr.commands.written import as_told, as_yaml, written
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import identity, load_tokenizer
 from oblr.policy.method import in_words
 from oblr.policy.step import PolicyModule
 from oblr.report.page import place, write_report
 from oblr.report.runs import read_run
+from oblr.run import inputs
+from oblr.run.checkpoint import meta
 from oblr.run.launchers import find_world
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import next_number, write_finished, write_record
 from oblr.run.resumed import shown
+from oblr.run.secrets import masked_overrides
 from oblr.run.stopping import at_once, contents, owns, process
 from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.settings.check import leaves
 
 #: Sections and settings in which runs of one sweep may differ.
 COMPARED = ["seed", "steps", "eta0", "baseline", "loss", "schedule", "gradnorm", "kl", "optimizer"]
+#: What TensorBoard calls the places at which a run has gone on.
+RESUMED = "run/resumed"
 
 
 def main(cfg: DictConfig) -> None:
@@ -65,13 +73,14 @@ def main(cfg: DictConfig) -> None:
         return show_plan(cfg)
     if RUN_FOLDER in os.environ:
         die_with_parent(int(os.environ.get(RUN_PROCESS, os.getppid())))
-    told = OmegaConf.to_container(cfg, resolve=False)
+    told, kept = as_told(cfg), as_yaml(cfg)  # before Hydra puts values in place of what refers to them
+    inputs.forget_data()
     busy("checking settings and data")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
     folder = Path(cfg.paths.output_dir)
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     first = rank == 0
-    held, places = ExitStack(), written(cfg) if first else {}  # one rank speaks for all
+    held, places = ExitStack(), folders_of(cfg) if first else {}  # one rank speaks for all
     resumed = {name: place for name, place in places.items() if cfg.ckpt_path is not None and place.is_dir()}
     unlocked = [held.enter_context(sole_user(place, name)) for name, place in resumed.items()]
     check_machine(**cfg.requires)
@@ -101,6 +110,11 @@ def main(cfg: DictConfig) -> None:
     dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
     check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
     datamodule.try_out()
+    policy.run["inputs"] = inputs.found(CODE, policy.run["config"], cfg.policy.path)
+    others = [f"{path}: {shown(before)} → {shown(now)}" for path, before, now in differing]
+    if checkpoint is not None:
+        others += since(checkpoint, policy.run["inputs"])
+    again = (folder / "run.json").exists()
     joining = cfg.ckpt_path is not None or not first
     before = contents(folder)
     check_folder(folder, joining)
@@ -118,13 +132,25 @@ def main(cfg: DictConfig) -> None:
         if first:
             number = next_number(Path(cfg.paths.runs).parent, folder)
             noted = {"number": number, "seed": cfg.seed, "told": own_settings(told), "method": in_words(policy)}
-            write_record(folder, CODE, OmegaConf.to_yaml(cfg, resolve=True), **noted)
+            noted["inputs"] = policy.run["inputs"]
+            if not again:
+                write_record(folder, CODE, kept, **noted)
             rich.print(changes_table(changed(told, "train")))
             say(*datamodule.notes, *filter(None, unlocked))
         trainer = build_trainer(cfg)
         datamodule.weights, datamodule.clock = policy.weights, policy.clock
         datamodule.greedy = policy.baseline.needs_greedy
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+
+        def begun(trainer: L.Trainer, done: int) -> None:
+            resumed = {"after": done, "checkpoint": str(checkpoint or ""), "changed": others}
+            write_record(folder, CODE, kept, **noted, resumed=resumed)
+            if checkpoint is not None:
+                lines = others or ["nothing is another than when the checkpoint was made"]
+                show(trainer, RESUMED, Rows((f"resumed after step {done}",), [(line,) for line in lines]))
+
+        if again:
+            callbacks.insert(0, GoingOn(begun))
         stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), None)
         if stop is None:  # nobody says when a step has been taken
             stop = GracefulStop()
@@ -134,12 +160,14 @@ def main(cfg: DictConfig) -> None:
         for own in callbacks:
             if first and isinstance(own, Checkpoints):
                 own.attempt = number
+        typed, sys.argv = sys.argv, masked_overrides(sys.argv)  # loggers note it, too
         for logger in trainer.loggers:
             logger.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
+        sys.argv = typed
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
             say(f"resuming    {checkpoint}")
-            say(*(f"changed     {path}: {shown(before)} → {shown(now)}" for path, before, now in differing))
+            say(*(f"changed     {line}" for line in others))
         with watched(lambda: getattr(trainer.strategy.launcher, "procs", []), folder):
             trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         del os.environ[RUN_FOLDER], os.environ[RUN_PROCESS]
@@ -157,7 +185,7 @@ def main(cfg: DictConfig) -> None:
     at_once("stopped; the run was complete", status=0)
 
 
-def written(cfg: DictConfig) -> dict[str, Path]:
+def folders_of(cfg: DictConfig) -> dict[str, Path]:
     """The folders in which a run writes and deletes, each once, by the setting that names it."""
     found = {"paths.output_dir": Path(cfg.paths.output_dir)}
     if saving := OmegaConf.select(cfg, "callbacks.checkpoints.dirpath"):
@@ -170,14 +198,21 @@ def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:
     """The policy, whose checkpoints will say what the run was made with; ``own`` tells it from others."""
     own_copy = copy.deepcopy(cfg)  # Hydra puts values in place of what refers to them
     policy: PolicyModule = hydra.utils.instantiate(own_copy.policy, _convert_="all")
-    told, config = (OmegaConf.to_container(cfg, resolve=resolve) for resolve in (False, True))
-    policy.identity, policy.run = own, {"overrides": overrides_told(), "told": told, "config": config}
+    overrides = masked_overrides(overrides_told())
+    policy.identity, policy.run = own, {"overrides": overrides, "told": as_told(cfg), "config": written(cfg)}
     return policy
+
+
+def since(checkpoint: Path, now: inputs.Inputs) -> list[str]:
+    """What is another than when the checkpoint was made, besides settings: a line each."""
+    before = meta(checkpoint)["oblr"]["run"].get("inputs")
+    return ["data, reward and code: the checkpoint does not say"] if before is None else inputs.changed(before, now)
 
 
 def compared(cfg: DictConfig) -> dict[str, Any]:
     """The settings by which runs of a sweep are told apart: a part of the method is called as its option is."""
-    sections = OmegaConf.to_container(OmegaConf.masked_copy(cfg, COMPARED), resolve=True)
+    everything = written(cfg)
+    sections = {name: everything[name] for name in COMPARED if name in everything}
     options = {name: choice for name, choice in HydraConfig.get().runtime.choices.items() if name in COMPARED}
     for path, value in leaves(sections):
         told = path != "optimizer.lr" and not path.rpartition(".")[2].startswith("_")  # the schedule sets that rate

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from oblr.errors import SettingError
 
 #: How Arrow calls numbers of single and half precision, in lists and structures too.
 _NARROW = re.compile(r"\b(?:half)?float\b")
+#: Brackets within brackets that a row may have.
+DEEPEST = 100
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -81,22 +84,38 @@ def _json(text: str, place: str) -> Any:
         value = json.loads(text, parse_float=Written, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise SettingError("data.path", f"{place} is no JSON: {error}", "mend it") from error
+    if text.count("[") + text.count("{") > DEEPEST and _deeper(value):
+        raise SettingError("data.path", f"{place} is nested more than {DEEPEST} deep", "mend it")
     return value
+
+
+def _deeper(value: Any) -> bool:
+    """Than :data:`DEEPEST`, where what goes on with it would fail."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for node in level
+            if isinstance(node, list | dict)
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, list | dict)
+        ]
+    return bool(level)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"an object has two values of {twice!r}")
     return found
 
 
-def _row(row: Any, text: str, place: str) -> dict[str, Any]:
+def _row(row: Any, halves: bool, place: str) -> dict[str, Any]:
+    """Checked; ``halves``: whether half a character may be in it."""
     if not isinstance(row, dict):
         raise SettingError("data.path", f"{place} is not a JSON object", "mend it")
-    if _SURROGATE.search(text):
+    if halves:
         try:
             json.dumps(row, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -114,7 +133,7 @@ def _lines(path: Path, text: str) -> Rows:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             places.append(f"{path} line {number}")
-            records.append(_row(_json(line, places[-1]), line, places[-1]))
+            records.append(_row(_json(line, places[-1]), bool(_SURROGATE.search(line)), places[-1]))
     return Rows(records, places)
 
 
@@ -124,7 +143,8 @@ def _array(path: Path) -> Rows:
         return _lines(path, text)
     found = _json(text, str(path))
     places = [f"{path} row {number}" for number in range(1, len(found) + 1)]
-    return Rows([_row(row, text, place) for row, place in zip(found, places, strict=True)], places)
+    halves = bool(_SURROGATE.search(text))
+    return Rows([_row(row, halves, place) for row, place in zip(found, places, strict=True)], places)
 
 
 def _csv(path: Path) -> Rows:
@@ -133,7 +153,7 @@ def _csv(path: Path) -> Rows:
     records, places = [], []
     try:
         names = reader.fieldnames or ()
-        if twice := [name for name in names if list(names).count(name) > 1]:
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise SettingError("data.path", f"{path} has two columns {twice[0]!r}", "rename one of them")
         for row in reader:
             place = f"{path} line {reader.line_num}"
@@ -148,7 +168,9 @@ def _csv(path: Path) -> Rows:
 
 def _parquet(path: Path) -> Rows:
     try:
-        rows = records(pyarrow.parquet.read_table(path))
+        rows = records(pyarrow.parquet.read_table(path, use_threads=False, pre_buffer=False))
+    except MemoryError:  # one of Arrow's own is an ArrowException, too
+        raise
     except (OSError, ArrowException, UnicodeDecodeError) as error:
         raise SettingError("data.path", f"cannot read {path}: {error}", "give another file") from error
     return Rows(rows, [f"{path} row {number}" for number in range(1, len(rows) + 1)])

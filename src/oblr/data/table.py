@@ -20,7 +20,7 @@ class TableProblems:
     ``question``, which the prompt was made of.
 
     Args:
-        path, name, split, root: as for :func:`~oblr.data.rows.read_rows`.
+        path, name, split, root, limit_mib: as for :func:`~oblr.data.rows.read_rows`.
         columns: which column is the ``prompt`` (text, or a chat), the ``answer`` (text, a number, or a list of several
             answers) and the ``id``, and any others that a reward knows under another name; what is below a column by
             its path, ``messages.0.content``. Without an ``id``, the column of that name is taken, if there is one, and
@@ -45,8 +45,9 @@ class TableProblems:
         root: str | None = None,
         choices: Sequence[str] = (),
         labels: str | None = None,
+        limit_mib: int | None = None,
     ):
-        rows = read_rows(path, name, split, root)
+        rows = read_rows(path, name, split, root, limit_mib)
         taken = {ours: theirs for ours, theirs in (columns or {}).items() if theirs is not None}
         taken = {"prompt": "problem", "answer": "answer"} | taken
         prompt = prompt or PromptFormat()

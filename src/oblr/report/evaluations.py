@@ -12,7 +12,7 @@ from oblr.evaluation.records import finished, one_by_one, rollouts, saved
 from oblr.report.page import ROOM, filled
 from oblr.report.pieces import Beside, Piece, Shelf
 from oblr.report.runs import differing_settings, settings_of
-from oblr.run.disk import write_whole
+from oblr.run.disk import write_private, write_whole
 
 #: What the page calls its sections here.
 WORDS = {
@@ -36,7 +36,7 @@ def write_evaluation(folder: Path, models: Mapping[str, Path]) -> Path:
     """Write ``report.html`` and ``report.csv`` into ``folder``, of the evaluations of these models."""
     page, shelf = folder / "report.html", Beside(folder)
     shown = content(models, shelf)
-    write_whole(page, filled(shown))
+    write_private(page, filled(shown, shelf))
     shelf.tidy()
     write_whole(folder / "report.csv", table(shown))
     return page

@@ -1,6 +1,12 @@
-"""The report of runs under way, on this machine's loopback alone: ``python src/report.py --follow RUN``."""
+"""The report of runs under way, on this machine's loopback alone: ``python src/report.py --follow RUN``.
 
+Whoever else works on the machine reaches the port, too, and so does every page that a browser on it shows. So the
+address has a token, which the terminal alone has been told.
+"""
+
+import secrets
 from collections.abc import Sequence
+from hmac import compare_digest
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +19,14 @@ from oblr.report.runs import Reading, Run, read_run, runs_and_others
 from oblr.run.provenance import FINISHED
 
 HOST = "127.0.0.1"
+#: What a browser is to do with the page besides showing it: nothing.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class Live:
@@ -66,8 +80,31 @@ def stamp_of(folders: Sequence[Path]) -> str:
     return digest(tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in found))
 
 
-def server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
-    """Serves the page at ``http://127.0.0.1:port/``; of port 0 the system chooses one.
+class Server(ThreadingHTTPServer):
+    """Attributes: ``token``, the first part of every path that is answered."""
+
+    daemon_threads = True
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int):
+        super().__init__((HOST, port), handler)
+        self.token = secrets.token_urlsafe(32)
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/{self.token}/"
+
+    def asked_by_us(self, host: str, path: str) -> bool:
+        """Whether a request is for this machine's loopback, and by somebody who knows the address.
+
+        Another site's page may have its name resolved to this machine, but its requests carry that name.
+        """
+        known = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+        begins = path.split("/")[1] if path.count("/") > 1 else ""
+        return host in known and compare_digest(begins.encode(), self.token.encode())
+
+
+def server(folders: Sequence[Path], port: int) -> Server:
+    """Serves the page at :attr:`Server.address`; of port 0 the system chooses one.
 
     Raises:
         SettingError: there is no run to follow.
@@ -77,6 +114,10 @@ def server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
     live.page()
 
     class Handler(BaseHTTPRequestHandler):
+        server: Server
+        timeout = 30  # seconds that a request may take to come
+        server_version, sys_version = "report", ""
+
         def do_GET(self) -> None:
             self.answer(body=True)
 
@@ -84,19 +125,20 @@ def server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
             self.answer(body=False)
 
         def answer(self, body: bool) -> None:
-            # Another site's page may have its name resolved to this machine, but its requests carry that name.
-            if (self.headers["Host"] or "").partition(":")[0] not in (HOST, "localhost"):
+            if not self.server.asked_by_us(self.headers["Host"] or "", self.path):
                 return self.send_error(HTTPStatus.FORBIDDEN)
-            if self.path == "/":
+            address = self.path.removeprefix(f"/{self.server.token}/")
+            if not address:
                 kind = "text/html"
                 stamp, text = live.page() if body else (live.now(), b"")
-            elif (made := live.piece(self.path.removeprefix("/"))) is not None:
+            elif (made := live.piece(address)) is not None:
                 kind, stamp, text = "text/javascript", "", made
             else:
                 return self.send_error(HTTPStatus.NOT_FOUND)
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Cache-Control", "no-store")
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
             self.send_header("ETag", f'"{stamp}"')
             if body:
                 self.send_header("Content-Length", str(len(text)))
@@ -107,4 +149,4 @@ def server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Nobody asks who asked."""
 
-    return ThreadingHTTPServer((HOST, port), Handler)
+    return Server(Handler, port)

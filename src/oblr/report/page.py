@@ -4,7 +4,9 @@ It is one file that needs no other, unless there is more than a browser opens at
 steps and all points of curves are in a folder beside it.
 """
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import re
@@ -31,7 +33,7 @@ from oblr.report.pieces import (
     parts,
 )
 from oblr.report.runs import Run, differing
-from oblr.run.disk import write_whole
+from oblr.run.disk import write_private, write_whole
 
 ASSETS = Path(__file__).parent / "assets"
 #: Bytes of curves and compressed responses that a page may have itself; what is beyond is beside it.
@@ -49,7 +51,7 @@ TOLD = re.compile(r"(?:train|rollout|snr|eval)/")
 def write_report(folder: Path, runs: Sequence[Run]) -> Path:
     """Write ``report.html`` and ``report.csv`` into ``folder``; the former needs ``report_files/`` if that is there."""
     page, shelf = folder / "report.html", Beside(folder)
-    write_whole(page, html(runs, shelf))
+    write_private(page, html(runs, shelf))
     shelf.tidy()
     write_whole(folder / "report.csv", table(runs))
     return page
@@ -62,17 +64,24 @@ def place(page: Path) -> str:
 
 def html(runs: Sequence[Run], shelf: Shelf | None = None) -> str:
     """The page's text."""
-    return filled(content(runs, shelf))
+    return filled(content(runs, shelf), shelf)
 
 
-def filled(shown: dict[str, Any]) -> str:
-    """The page that shows this."""
+def filled(shown: dict[str, Any], shelf: Shelf | None = None) -> str:
+    """The page that shows this, and loads what is on the shelf, but nothing else."""
     text = (ASSETS / "page.html").read_text()
     for part in ("uPlot.css", "page.css", "uPlot.js", "curves.js", "step.js", "page.js"):
         text = text.replace(f"<!-- {part} -->", (ASSETS / part).read_text())
+    allowed = " ".join(map(fingerprint, re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)))
+    text = text.replace("<!-- scripts -->", f"{allowed} 'self'" if shelf is not None and shelf.used else allowed)
     data = json.dumps(shown, ensure_ascii=True, separators=(",", ":"), default=str)
     # Nothing in a response ends the element that it stands in, or is taken for anything but text.
     return text.replace("<!-- data -->", data.replace("<", "\\u003c"))
+
+
+def fingerprint(script: str) -> str:
+    """Of a script of ours, by which a browser tells it from any other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def content(runs: Sequence[Run], shelf: Shelf | None = None) -> dict[str, Any]:
@@ -96,6 +105,7 @@ def content(runs: Sequence[Run], shelf: Shelf | None = None) -> dict[str, Any]:
             "last": {tag: [at[-1], values[-1]] for tag, (at, values) in run.curves.items()},
             "took": [len(spent := run.curves.get("time/step", ([], []))[1]), sum(spent)],
             "warnings": run.warnings,
+            "resumed": run.resumed,
             **of_run,
         }
         for run, of_run in zip(runs, steps, strict=True)

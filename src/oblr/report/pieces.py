@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
-from oblr.run.provenance import write_whole
+from oblr.run.disk import write_whole
 
 #: The folder beside the page.
 FILES = "report_files"
@@ -50,12 +50,20 @@ class Shelf(Protocol):
     def has(self, one: Piece, others: Sequence[Path] = ()) -> bool:
         """Whether it would take no more room."""
 
+    @property
+    def used(self) -> bool:
+        """Whether the page needs it."""
+
 
 class Beside:
     """The folder beside a page: what is there already is not written again."""
 
     def __init__(self, folder: Path):
         self.folder, self.names = folder / FILES, set[str]()
+
+    @property
+    def used(self) -> bool:
+        return bool(self.names)
 
     def name(self, one: Piece) -> str:
         return f"{one.stem}-{digest(one.version())}.js"
@@ -90,6 +98,10 @@ class Served:
 
     def __init__(self) -> None:
         self.contents = dict[str, Callable[[], Any]]()
+
+    @property
+    def used(self) -> bool:
+        return bool(self.contents)
 
     def has(self, one: Piece, others: Sequence[Path] = ()) -> bool:
         return True

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from oblr.run.appended import Appended
 from oblr.run.places import ROOT
 from oblr.run.provenance import in_order
 from oblr.run.resumed import PLACES
+from oblr.run.secrets import masked, masked_overrides
 from oblr.run.sweeps import flat
 
 #: A line of ``train.log`` that a logger of the project's own has warned in; where it names a step, which one.
@@ -37,6 +38,7 @@ class Run:
         finished: whether the run has ended.
         command: that it was started with, and went on with the last time; "" where it is not known.
         method: its parts in plain words, by what each decides; empty of a run that has not noted them.
+        resumed: after how many steps the run has gone on, and what was another by then, a line each.
     """
 
     folder: Path
@@ -47,6 +49,7 @@ class Run:
     finished: bool
     command: str
     method: dict[str, str]
+    resumed: list[tuple[int, list[str]]]
 
     @property
     def name(self) -> str:
@@ -90,7 +93,7 @@ def read_run(folder: Path, reading: Reading | None = None) -> Run:
         raise SettingError("runs", f"{folder} holds no run that has logged anything", "name folders of runs")
     settings = settings_of(folder)
     record = json.loads(newest(folder, "run*.json").read_text())
-    told = placeless(record.get("told", {}))
+    told = placeless(masked(record.get("told", {})))
     choices = {name: choice for name, choice in told.items() if name not in settings}
     return Run(
         folder,
@@ -99,9 +102,18 @@ def read_run(folder: Path, reading: Reading | None = None) -> Run:
         curves,
         [(int(step[1]) if (step := STEP.search(text)) else None, text) for text in reading.warnings()],
         (folder / "finished.json").exists(),
-        typed(record.get("command", [])),
+        typed(masked_overrides(record.get("command", []))),
         record.get("method", {}),
+        list(resumptions(folder)),
     )
+
+
+def resumptions(folder: Path) -> Iterator[tuple[int, list[str]]]:
+    """After how many steps a run has gone on, each time, and what was another by then."""
+    parts = in_order(folder, "run-*.json")
+    for found in (json.loads(path.read_text()).get("resumed") for path in parts):
+        if found is not None:
+            yield found["after"], found["changed"]
 
 
 def typed(command: Sequence[str]) -> str:
@@ -122,7 +134,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
         raise SettingError("runs", f"{file} is no plain YAML: {why(error)}", "leave that run out") from error
     if not isinstance(found, dict):
         raise SettingError("runs", f"{file} holds no settings", "leave that run out")
-    return placeless(flat(found))
+    return placeless(flat(masked(found)))
 
 
 def newest(folder: Path, pattern: str) -> Path:

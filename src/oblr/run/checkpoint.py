@@ -23,7 +23,7 @@ from torch.futures import Future
 
 from oblr.errors import REMEDIES, CheckpointError, SettingError, why
 from oblr.run.described import described
-from oblr.run.disk import put
+from oblr.run.disk import put, write_private
 from oblr.run.manifest import MANIFEST, Manifest, Order, digest, following, read_manifest
 from oblr.run.ranks import of_run, on_every_rank, on_first_rank
 
@@ -186,7 +186,7 @@ def _finish(part: Path, folder: Path, digests: list[dict[str, Any]], meta: dict[
     """Add what describes the tensors, make sure that all is on the disk, and give the folder its name."""
     buffer = io.BytesIO()
     torch.save(meta, buffer)  # to a file, it would hide the system's error behind one of its own
-    (part / META).write_bytes(buffer.getbuffer())
+    write_private(part / META, buffer.getvalue())  # it has the run's configuration
     others = {name: _proven(part / name) for name in (META, DESCRIPTION)}
     manifest = Manifest({name: own for files in [*digests, others] for name, own in files.items()}, order)
     (part / MANIFEST).write_text(manifest.written())

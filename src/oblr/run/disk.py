@@ -42,6 +42,18 @@ def put(unfinished: Path, place: Path) -> None:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that others see with all of its content or not at all, and that a loss of power leaves whole."""
+    _write(path, content, 0o666)
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """The same of a file that is for the user's eyes alone, as one that holds a configuration."""
+    _write(path, content, 0o600)
+
+
+def _write(path: Path, content: str | bytes, mode: int) -> None:
+    """``mode``: who may do what with the file, as far as the process's mask allows."""
     unfinished = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+    unfinished.unlink(missing_ok=True)
+    with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
     put(unfinished, path)

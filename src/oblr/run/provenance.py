@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from oblr.run.disk import sync, sync_all, write_whole
+from oblr.run.disk import sync, sync_all, write_private, write_whole
+from oblr.run.secrets import masked, masked_overrides
 
 #: What a run executes.
 CODE = ("src", "callbacks", "conf", "slurm")
@@ -53,7 +54,7 @@ def snapshot(root: Path, folder: Path, config: str) -> None:
     for name in CODE:
         shutil.copytree(root / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (unfinished / REVISION).write_text(revision(root) + "\n")
-    (unfinished / "config.yaml").write_text(config)
+    write_private(unfinished / "config.yaml", config)
     sync_all(unfinished)
     try:
         unfinished.rename(folder)
@@ -94,14 +95,15 @@ def _named(metadata: str) -> tuple[str, str] | None:
 def write_record(folder: Path, root: Path, config: str, **facts: Any) -> None:
     """Write ``config.yaml`` and ``run.json``; a resumed run adds ``config-2.yaml``, ``run-2.json``, and so on.
 
-    What was finished and goes on is unfinished again.
+    What was finished and goes on is unfinished again. Nobody else can read these files, and no secret is in them.
     """
     (folder / FINISHED).unlink(missing_ok=True)
     existing = len(list(folder.glob("run*.json")))
     suffix = f"-{existing + 1}" if existing else ""
-    write_whole(folder / f"config{suffix}.yaml", config)
-    record = {"command": sys.argv, "revision": revision(root), "versions": environment(), **facts}
-    write_whole(folder / f"run{suffix}.json", json.dumps(record, indent=2) + "\n")
+    write_private(folder / f"config{suffix}.yaml", config)
+    command = masked_overrides(sys.argv)
+    record = {"command": command, "revision": revision(root), "versions": environment(), **masked(facts)}
+    write_private(folder / f"run{suffix}.json", json.dumps(record, indent=2) + "\n")
 
 
 def in_order(folder: Path, name: str) -> list[Path]:

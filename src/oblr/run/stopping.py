@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from oblr.run import bystander
+from oblr.run.plain import plain
 
 #: What asks a process to end. SLURM sends the last two before it takes the machine away.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -161,17 +162,23 @@ class Listener:
     def note(self) -> None:
         """For the process beside this one."""
         if self.listening:
-            told = vars(self.stage) | {
-                **{"received": self.answered, "silent": self.silent},
-                **{"folder": self.folder, "kept": self.kept},
-            }
+            lines = {"line": self.stage.line, "again": self.stage.again}
+            said = {name: line if line is None else plain(line)[:1000] for name, line in lines.items()}
+            told = (
+                vars(self.stage)
+                | said
+                | {
+                    **{"received": self.answered, "silent": self.silent},
+                    **{"folder": self.folder, "kept": self.kept},
+                }
+            )
             os.pwrite(self.notes.fileno(), json.dumps(told).encode().ljust(bystander.ROOM, b"\0"), 0)
 
 
 def _write(line: str, last: bool) -> None:
     """Before there is anything else on the screen."""
     if line:
-        os.write(2, f"{line}\n".encode())
+        os.write(2, f"{plain(line)}\n".encode())
 
 
 process = Listener()

@@ -6,16 +6,21 @@ import select
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import Any, BinaryIO
 
 import rich
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from oblr.run.bystander import CLEAN
+from oblr.run.plain import paragraph, plain, verbatim
+from oblr.run.secrets import hidden
 from oblr.run.stopping import process
 
 #: The project's own packages: what their loggers warn of is for the user.
@@ -30,21 +35,21 @@ _spinner: Progress | None = None
 
 
 def say(*lines: str, style: str = "") -> None:
-    """Show lines on the screen as they are: no markup, no colours of rich's choice, and no breaks within a path."""
+    """Show lines on the screen, each as one: no markup, no colours of rich's choice, and no breaks within a path."""
     for line in lines:
-        rich.get_console().print(Text(line, style), soft_wrap=True, highlight=False)
+        rich.get_console().print(Text(plain(line), style), soft_wrap=True, highlight=False)
 
 
 def print_error(problem: str) -> None:
     """One line on the terminal's standard error, quiet or not."""
     idle()
-    os.write(_screen, f"error: {problem}\n".encode())
+    os.write(_screen, f"error: {plain(problem)}\n".encode())
 
 
 def print_warning(text: str) -> None:
     """One line there, of what will not work for ever."""
     idle()
-    os.write(_screen, f"warning     {text}\n".encode())
+    os.write(_screen, f"warning     {plain(text)}\n".encode())
 
 
 def unread() -> bool:
@@ -89,13 +94,34 @@ def say_of_signal(line: str, last: bool) -> None:
     if line and (console.is_terminal or not os.isatty(_screen)):
         say(line)
     elif line:
-        os.write(_screen, f"{line}\n".encode())
+        os.write(_screen, f"{plain(line)}\n".encode())
     if last and console.is_terminal:
         console.file.write(CLEAN)
     console.file.flush()
 
 
 process.say = say_of_signal
+
+
+class PlainFormatter(logging.Formatter):
+    """A record is one line, whatever is said in it, and then its traceback."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return plain(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return plain_traceback(ei[1])
+
+
+def plain_traceback(error: BaseException) -> str:
+    """The traceback of an error; what the error says cannot be taken for lines of the log."""
+    return "".join(map(paragraph, traceback.format_exception(error))).rstrip("\n")
+
+
+def show_uncaught(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    """To be :data:`sys.excepthook`: an error of the program's own ends it with a traceback, which is text, too."""
+    idle()
+    os.write(_screen, f"{plain_traceback(error)}\n".encode())
 
 
 class WarningHandler(logging.StreamHandler):
@@ -119,7 +145,8 @@ def unseen() -> Iterator[None]:
             yield
         except Exception:
             file.seek(0)
-            os.write(_screen, file.read())
+            for line in file.read().decode(errors="backslashreplace").splitlines():
+                os.write(_screen, f"{plain(line)}\n".encode())
             raise
         finally:
             _early = None
@@ -132,8 +159,8 @@ def quiet_terminal(log: Path) -> Iterator[None]:
     Warnings of the project's own loggers go to both. The traceback of what ends the block goes to the log.
     """
     handler = WarningHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    with log.open("ab", buffering=0) as file, _elsewhere(file):
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    with open(log, "ab", buffering=0, opener=_private) as file, _elsewhere(file):
         if _early is not None:
             _early.seek(0)
             file.write(_early.read())
@@ -144,14 +171,39 @@ def quiet_terminal(log: Path) -> Iterator[None]:
             logging.getLogger(name).setLevel(logging.WARNING)  # Hydra, told to be silent, has set the root to ERROR
         try:
             yield
-        except Exception:
+        except Exception as error:
             with suppress(OSError):  # the disk may be full: what is raised says so
-                os.write(2, traceback.format_exc().encode())
+                os.write(2, f"{plain_traceback(error)}\n".encode())
             raise
         finally:
             for name in OWN:
                 logging.getLogger(name).removeHandler(handler)
                 logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def _private(path: str, flags: int) -> int:
+    """For the user's eyes alone: what libraries say has been nobody's to write."""
+    return os.open(path, flags, 0o600)
+
+
+class _Plain(RenderHook):
+    """What rich draws, tables and lines under way, has no text in it that is more than text."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Drawn(renderable) for renderable in renderables]
+
+
+class _Drawn:
+    def __init__(self, drawn: ConsoleRenderable):
+        self.drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from _plain_segments(console.render(self.drawn, options))
+
+
+def _plain_segments(segments: Iterable[Segment]) -> Iterator[Segment]:
+    for text, style, control in segments:  # rich itself steers the terminal by control segments
+        yield Segment(text if control else verbatim(hidden(text), keep="\n"), style, control)
 
 
 @contextmanager
@@ -169,6 +221,7 @@ def _elsewhere(file: BinaryIO) -> Iterator[None]:
             with os.fdopen(os.dup(out), "w") as screen:
                 # a path in a file stays in one piece, and what stands in brackets is no markup
                 rich.reconfigure(file=screen, soft_wrap=not screen.isatty(), markup=False, emoji=False, highlight=False)
+                rich.get_console().push_render_hook(_Plain())
                 try:
                     yield
                 finally:

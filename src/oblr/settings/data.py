@@ -33,6 +33,7 @@ ROWS = {
     "columns": COLUMNS,
     "answer_after": ANSWER_AFTER,
     "root": (Text, "folder with copies of Hub data sets under their ids"),
+    "limit_mib": (Count | None, "most memory that reading may take, MiB; null: 512, or 100 times the file's size"),
 }
 CHOICES = {
     "choices": (list[str], "of multiple choice: the column that lists them, or a column each, the answer's among them"),

@@ -205,7 +205,7 @@ function points(figure, tags) {
   if (!figure.plot) all.click();
 }
 
-// Warnings that name a step, as broken lines.
+// Warnings that name a step, as broken lines; and whole ones where a run went on, with a mark where something was another.
 function mark(plot) {
   const { ctx, bbox } = plot;
   ctx.save();
@@ -218,6 +218,18 @@ function mark(plot) {
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
+  }
+  ctx.setLineDash([]);
+  ctx.strokeStyle = ctx.fillStyle = "#6d28d9";
+  ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+  for (const run of several ? [] : data.runs) for (const [after, changed] of run.resumed ?? []) {
+    const x = plot.valToPos(after + 0.5, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.fillText(changed.length ? "resumed, changed" : "resumed", x + 4, bbox.top + 12 * devicePixelRatio);
   }
   ctx.restore();
 }

@@ -27,6 +27,7 @@ function about() {
     ["model", said((run) => run.model)],
     ...parts.map((part) => [part, said((run) => run.method?.[part])]),
     ["final figures", several ? [] : said(final)],
+    ["went on", several ? [] : (first.resumed ?? []).map(([after, changed]) => `after step ${after}: ${changed.join("; ") || "with nothing changed"}`)],
     ["duration", time ? [`${steps} steps in ${duration(time)}, ${number(time / steps)} s a step`] : []],
   ];
   for (const [name, words] of lines.filter(([, words]) => words.length)) {
@@ -85,6 +86,11 @@ if (several) for (const key of configurations) {
 if (several && !evaluation) compare();
 for (const run of data.runs) by("run").append(element("option", run.name));
 Object.keys(data.charts).forEach((title) => draw(title));
+for (const run of data.runs) for (const [after, changed] of run.resumed ?? []) {
+  const item = element("li");
+  item.append(leading(run, after + 1, `went on after step ${after}${changed.length ? `: ${changed.join("; ")}` : ""}`));
+  by("warnings").append(item);
+}
 for (const run of data.runs) for (const [step, text] of run.warnings) {
   const item = element("li");
   item.append(step === null ? `${several ? `${run.name}: ` : ""}${text}` : leading(run, step, text));
@@ -107,7 +113,7 @@ if (!follow()) open(kept()[0] ?? 0);
 
 // Of a page that is served, the stamp changes when a run goes on. Nobody is interrupted who reads a group.
 async function look(stamp) {
-  const answer = await fetch("/", { method: "HEAD" }).catch(() => null);
+  const answer = await fetch(location.pathname, { method: "HEAD" }).catch(() => null);
   const now = answer && answer.headers.get("ETag");
   if (stamp && now && now !== stamp) {
     if (!document.querySelector("details[open]")) return location.reload();
