@@ -120,8 +120,9 @@ class Client:
     def release(self) -> None:
         """Leave the server to others."""
         if self.claimed is not None:
-            with suppress(OSError):
-                self.claimed.sock.shutdown(socket.SHUT_RDWR)  # the answer that is still to come has a hold of it, too
+            if self.claimed.sock is not None:  # the answer that is still to come has a hold of it, too
+                with suppress(OSError):
+                    self.claimed.sock.shutdown(socket.SHUT_RDWR)
             self.claimed.close()
             self.claimed = None
 

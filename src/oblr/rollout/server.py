@@ -321,9 +321,9 @@ class ServerEngine:
             try:
                 self._await(replies)
             except BaseException as error:
-                for reply in replies:
-                    reply.cancel()
-                self.server.give_up(str(error))
+                while not all(reply.cancel() or reply.done() for reply in replies):
+                    self.server.give_up(str(error))  # also of what is only now asked
+                    time.sleep(0.05)
                 raise
             return [reply.result() for reply in replies]
 
@@ -338,7 +338,7 @@ class ServerEngine:
             through, open_ones = wait(open_ones, min(PULSE, self.silence_timeout / 4), FIRST_EXCEPTION)
             for reply in through:
                 reply.result()
-            sampled = tokens if through else self._sampled()
+            sampled = tokens if through else self._sampled() or tokens
             if through or sampled != tokens:
                 tokens, since = sampled, time.monotonic()
             elif time.monotonic() - since > self.silence_timeout:
