@@ -9,6 +9,7 @@ import pytest
 import yaml
 from conftest import run_script
 from test_report import HOSTILE, data_of, make_run, opened, unreadable  # noqa: F401
+from test_report_size import read_piece
 
 from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.records import Record, rollouts
@@ -102,6 +103,28 @@ def test_by_the_command_line(tmp_path):
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert line.startswith(message)
+
+
+def test_responses_that_have_no_room_on_the_page_are_beside_it(tmp_path, monkeypatch):
+    """Of a benchmark all of them, as they were kept."""
+    monkeypatch.setattr("oblr.report.evaluations.ROOM", 0)
+    folder = make_evaluation(tmp_path / "one")
+    page = write_evaluation(folder, evaluations(folder))
+    (run,) = data_of(page.read_text())["runs"]
+    assert run["steps"] == {}
+    ((address, places),) = run["pieces"]
+    assert places == [0]
+    (of_rank,) = read_piece((folder / address).read_text())["0"]["ranks"]
+    assert base64.b64decode(of_rank) == rollouts(folder, "sums").read_bytes()
+
+
+@pytest.mark.browser
+def test_responses_beside_the_page_in_a_browser(tmp_path, opened, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("oblr.report.evaluations.ROOM", 0)
+    folder = make_evaluation(tmp_path / "one")
+    tab = opened(write_evaluation(folder, evaluations(folder)))
+    tab.wait_for_selector("details")
+    assert tab.locator("details").count() == PROBLEMS
 
 
 @pytest.mark.browser
