@@ -104,6 +104,7 @@ endif
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
+	$(PY) benchmarks/kills.py
 
 mutants: $(STAMP)
 	PYTHONPATH=benchmarks $(PY) tests/mutate.py $(ARGS)

@@ -43,7 +43,7 @@ NAMES = [
     "tasks",
     "tiers",
 ]
-NAMES.append("contract")  # make contract, which make bench does not run
+NAMES += ["contract", "kills"]  # make contract and make soak, which make bench does not run
 #: What `make test` runs too.
 KEPT = ("bounds", "contract", "overshoot", "second_update")
 

@@ -43,8 +43,9 @@ def rescore(cfg: DictConfig) -> None:
     reward, sampled = OmegaConf.to_container(cfg.reward, resolve=True), benchmarks(source)
     if unknown := summaries.keys() - sampled.keys():
         raise SettingError("rescore", f"{source} has no config.yaml of {', '.join(unknown)}", "sample anew")
-    check_foreign({"benchmarks": sampled}, told(), "rescore", source)
-    cfg.benchmarks = {name: sampled[name] | {"reward": reward} for name in summaries}
+    theirs = {name: {key: own for key, own in sampled[name].items() if key != "reward"} for name in summaries}
+    check_foreign({"benchmarks": theirs}, told(), "rescore", source)
+    cfg.benchmarks = {name: own | {"reward": reward} for name, own in theirs.items()}
     parts, notes = [], list[str]()
     for name, benchmark in hydra.utils.instantiate(copy.deepcopy(cfg).benchmarks, _convert_="all").items():
         problems, attempts = answered(source / f"{name}.jsonl", benchmark, summaries[name]["settings"])
