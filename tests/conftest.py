@@ -38,6 +38,8 @@ from oblr.policy.model import TokenScorer
 from oblr.rollout.server import ServerEngine
 from oblr.types import Completion, Problem, Rollout
 
+pytest_plugins = ("attacked",)
+
 # What a shell has started in the background ignores Ctrl-C, and so would all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from _pytest.terminal import TerminalReporter
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "attacks"
 TRIED, STOPPED = "tried", "stopped by"
 
 
@@ -23,11 +23,15 @@ def stopped(request: pytest.FixtureRequest, record_property: Callable[[str, obje
     What was tried is the first line of the test's docstring, and the case where it has several.
     """
     said = []
-    yield lambda by: said.append(str(by))
     tried = str(request.function.__doc__).strip().partition("\n")[0].rstrip(".")
     case = getattr(request.node, "callspec", None)
     record_property(TRIED, f"{tried} ({case.id})" if case else tried)
-    record_property(STOPPED, " ".join(said[-1].split()) if said else "nothing")
+
+    def say(by: object) -> None:
+        said.append(by)
+        record_property(STOPPED, " ".join(str(by).split()))
+
+    yield say
     assert said, "the test does not say what stopped the attack"
 
 
@@ -35,9 +39,10 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     rows = {}
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.getreports(outcome):
-            found = dict(report.user_properties)
+            found = dict(getattr(report, "user_properties", ()))  # what could not be collected has none
             if TRIED in found:
-                rows[report.nodeid] = (found[TRIED], found[STOPPED] if outcome == "passed" else "NOTHING: it succeeded")
+                by = found.get(STOPPED, "nothing that it names")
+                rows[report.nodeid] = (found[TRIED], by if outcome == "passed" else "NOTHING: it succeeded")
     if rows:
         terminalreporter.section("attacks")
         for tried, by in rows.values():
