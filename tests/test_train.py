@@ -169,7 +169,7 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
     once, twice = ({path.name for path in (tmp_path / name).iterdir()} for name in ("whole", "parts"))
     assert once == {
         *("config.yaml", "run.json", "finished.json", "train.log", "metrics.jsonl", "report.html", "report.csv"),
-        *("policy", "checkpoints", "tensorboard", "rollouts"),
+        *("policy", "checkpoints", "tensorboard", "rollouts", ".lock"),
     }
     assert twice == once | {"config-2.yaml", "run-2.json"}
     whole, parts = (read_curves(tmp_path / name) for name in ("whole", "parts"))
@@ -252,7 +252,7 @@ def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path):
     assert process.returncode == 128 + signal.SIGINT
     assert err == ""
     assert "go on with ckpt_path=last" in out
-    (saved,) = by_age(folder / "checkpoints")
+    *_, saved = by_age(folder / "checkpoints")
     done = torch.load(saved / "meta.pt", weights_only=True)["epoch"] + 1
     assert saved.name == f"step-{done:05d}.ckpt"
     assert 2 <= done < 500
