@@ -8,8 +8,14 @@ from reasoning_gym import get_score_answer_fn
 
 from oblr.problem import Problem
 from oblr.rewards.answer import AnswerReward
+from oblr.rewards.evaluating import runs_text
 
 scorer = cache(get_score_answer_fn)
+
+
+@cache
+def _runner(task: str) -> str:
+    return runs_text(scorer(task))
 
 
 class ReasoningGymReward(AnswerReward):
@@ -26,3 +32,7 @@ class ReasoningGymReward(AnswerReward):
                 return judge(answer, problem.metadata) >= 1.0
             except Exception:  # others raise on it; one that raises on right answers is refused before the run
                 return False
+
+    def evaluates(self, problem: Problem) -> str:
+        """What in the task's scorer runs the answer as code; "" for most tasks."""
+        return _runner(problem.metadata["metadata"]["source_dataset"])
