@@ -34,7 +34,8 @@ from oblr.problem import Completion, Problem
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.base import Reward
 from oblr.rewards.math import MathReward
-from oblr.rewards.pool import RewardPool, Verdict
+from oblr.rewards.pool import RewardPool
+from oblr.rewards.verdicts import Verdict
 from oblr.rewards.summary import SummaryReward
 
 ENDED = Completion([1], [0.0], True)
