@@ -31,7 +31,7 @@ WORDS = {
 TRUSTED = "rewards are not confined, as rollout.reward_pool.trust says: only limits on time and memory hold"
 #: What every program needs.
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/nix/store", "/sys/devices/system/cpu")
-ETC = "alternatives group ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types nsswitch.conf passwd timezone".split()
+ETC = "alternatives fonts group ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types nsswitch.conf passwd timezone".split()
 #: Variables that are passed on; all others stay with the run.
 PASSED = ("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "PYTHONWARNINGS", "MALLOC_ARENA_MAX")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -49,6 +49,7 @@ class Confinement:
         scratch: the folder that it may write to.
         readable: what it may read under ``landlock``.
         calls: its filter of system calls, if it has one.
+        processes: whether it may start any.
         trusted: whether it keeps the run's environment.
     """
 
@@ -56,6 +57,7 @@ class Confinement:
     scratch: str
     readable: list[str] = field(default_factory=list)
     calls: bytes | None = None
+    processes: bool = False
     trusted: bool = False
 
     def command(self, program: Sequence[str]) -> list[str]:
@@ -76,19 +78,25 @@ class Confinement:
         }
 
 
-def confinement(level: Level, scratch: str, extra: Sequence[str] = (), trusted: bool = False) -> Confinement:
+def confinement(
+    level: Level, scratch: str, extra: Sequence[str] = (), processes: bool = True, trusted: bool = False
+) -> Confinement:
     """Of a level that is :func:`available`.
 
     Args:
         scratch: an empty folder, for the levels that cannot make their own.
         extra: what may be read besides code.
+        processes: whether the reward may start any.
+        trusted: whether it keeps the run's environment.
     """
     if level == "namespaces":
-        return Confinement(level, SCRATCH, readable(extra), lockdown.seccomp_filter(True, True))
+        calls = lockdown.seccomp_filter(True, True, processes)
+        return Confinement(level, SCRATCH, readable(extra), calls, processes)
     if level == "landlock":
         signals = lockdown.landlock_version() >= lockdown.KEEPS_SIGNALS
-        return Confinement(level, scratch, readable(extra), lockdown.seccomp_filter(False, signals))
-    return Confinement(level, scratch, trusted=trusted)
+        calls = lockdown.seccomp_filter(False, signals, processes)
+        return Confinement(level, scratch, readable(extra), calls, processes)
+    return Confinement(level, scratch, processes=processes, trusted=trusted)
 
 
 @cache
@@ -96,7 +104,7 @@ def available(level: Level) -> bool:
     """Whether it works here: bwrap may be there and not be allowed to do anything."""
     if level == "limits":
         return True
-    if not lockdown.LINUX or lockdown.seccomp_filter(True, True) is None:
+    if not lockdown.LINUX or lockdown.seccomp_filter(True, True, True) is None:
         return False
     if level == "landlock":
         return lockdown.landlock_version() >= lockdown.OLDEST
@@ -150,22 +158,18 @@ def _elsewhere(code: set[str]) -> Iterator[str]:
 
 
 def _visible(path: str) -> list[str]:
-    """The path; of a folder with hidden entries or one that holds the home folder, what is not hidden in it."""
+    """The path; of a folder with hidden entries, what is not hidden; of one that holds the home folder, its modules."""
     home = os.path.expanduser("~")
     if not os.path.isdir(path):
         return [path]
-    holds = home == path or home.startswith(path.rstrip("/") + "/")
     try:
         entries = sorted(os.listdir(path))
     except OSError:
         return []
-    if not holds and not any(entry.startswith(".") for entry in entries):
+    if home == path or home.startswith(path.rstrip("/") + "/"):
+        modules = (".py", ".so", ".pyc")
+        inner = [os.path.join(path, entry) for entry in entries if not entry.startswith(".")]
+        return [one for one in inner if one.endswith(modules) or os.path.exists(os.path.join(one, "__init__.py"))]
+    if not any(entry.startswith(".") for entry in entries):
         return [path]
-    inner = [os.path.join(path, entry) for entry in entries if not entry.startswith(".")]
-    if not holds:
-        return inner
-    return [
-        one
-        for entry in inner
-        for one in (_visible(entry) if home == entry or home.startswith(f"{entry}/") else [entry])
-    ]
+    return [os.path.join(path, entry) for entry in entries if not entry.startswith(".")]

@@ -10,6 +10,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 LINUX = sys.platform == "linux"
@@ -50,6 +51,7 @@ def end_with(signal: int) -> None:
 # --- system calls ------------------------------------------------------------------------------------------------------
 
 _OWN, _MINUS_OWN = 0x5EEDF00D, 0x5EEDF00E  # stand for the process's id in a filter
+_CLONE_THREAD = 0x10000
 _CLONE_NEW = 0x7E020000  # user, process, network, file and other namespaces
 #: What looks into other processes, or goes round the other rules.
 _NEVER = (
@@ -68,7 +70,8 @@ _ATTRIBUTES = (
 _SIGNALS = ("kill", "tkill")
 
 
-def seccomp_filter(namespaces: bool, signals: bool) -> bytes | None:
+@cache
+def seccomp_filter(namespaces: bool, signals: bool, processes: bool) -> bytes | None:
     """A filter of system calls for :func:`filter_calls`; None where libseccomp is missing.
 
     No sockets but pairs, no shared memory that outlives a process, nobody else's memory; and a process cannot kill
@@ -77,6 +80,7 @@ def seccomp_filter(namespaces: bool, signals: bool) -> bytes | None:
     Args:
         namespaces: whether the process has files and processes of its own.
         signals: whether it may end what it has started; only where signals cannot reach others.
+        processes: whether it may start any.
     """
     try:
         import pyseccomp as seccomp  # finds the library when it is imported
@@ -87,6 +91,8 @@ def seccomp_filter(namespaces: bool, signals: bool) -> bytes | None:
     rules: list[tuple[str, tuple[object, ...]]] = [(name, ()) for name in _NEVER]
     rules += [] if namespaces else [(name, ()) for name in _ATTRIBUTES]
     rules += [("clone", (arg(0, masked, 1 << bit, 1 << bit),)) for bit in range(32) if _CLONE_NEW >> bit & 1]
+    if not processes:
+        rules += [("clone", (arg(0, masked, _CLONE_THREAD, 0),)), ("fork", ()), ("vfork", ())]
     low = 0xFFFFFFFF  # ids of processes have 32 bits
     if signals:
         own = [arg(0, masked, low, who) for who in (_OWN, _MINUS_OWN, 0, low)]

@@ -19,7 +19,7 @@ from oblr.errors import RunError, SettingError
 from oblr.problem import Completion, Problem, Sealed
 from oblr.rewards.base import Reward, name
 from oblr.rewards.confinement import LEVELS, TRUSTED, WORDS, Level, best, confinement
-from oblr.rewards.evaluating import evaluates
+from oblr.rewards.evaluating import evaluates, ours
 from oblr.rewards.printed import printed
 from oblr.rewards.verdicts import LONGEST, NONE, Result, Verdict, result
 from oblr.rewards.workers import Order
@@ -121,7 +121,7 @@ class RewardPool:
         scratch = os.path.join(self.scratch, str(place)) if self.scratch else ""
         if scratch:
             os.makedirs(scratch, mode=0o700, exist_ok=True)
-        held = confinement(self.level, scratch, self.readable, trusted=self.trust)
+        held = confinement(self.level, scratch, self.readable, not ours(self.reward), self.trust)
         return Order(self.pickled, self.timeout, self.memory, held, os.getcwd())
 
     def score(

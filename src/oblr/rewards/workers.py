@@ -39,6 +39,9 @@ PROCESSES = 64
 AT_ONCE, PATIENCE = 0.05, 0.5
 #: Bytes of files that a child maps, as libraries, beyond what counts as its memory.
 LIBRARIES = 2 * 2**30
+#: Seconds that it may take to end what a child has started.
+ENDING = 60.0
+NICE = 5
 FILE_BYTES, FILES = 64 * 2**20, 256
 
 
@@ -183,6 +186,8 @@ class Worker:
         if not lockdown.LINUX:
             return
         lockdown.end_with(signal.SIGKILL)
+        if order.confinement.processes:
+            os.nice(NICE)  # who starts many does not keep the worker from ending them
         if level == "landlock":
             self.files.closed()
         if order.confinement.calls is not None:
@@ -304,7 +309,7 @@ class Worker:
             os.kill(self.child.pid, signal.SIGKILL)
             self.child.close()
             self.child = None
-        end = time.monotonic() + 5.0
+        end = time.monotonic() + ENDING
         while True:
             if self.order.confinement.level == "namespaces" and os.getpid() == 1:
                 with suppress(ProcessLookupError):
