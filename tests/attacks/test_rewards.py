@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import reasoning_gym
+from user_reward import runs_it
 
 from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
@@ -52,12 +53,6 @@ def program(code):
 
 
 GYM = ReasoningGymReward(AnswerFormat())
-
-
-def runs_it(problem, text, completion):
-    """A user's reward that evaluates, and may start processes."""
-    eval(text.removeprefix("Answer: "))
-    return float(text == f"Answer: {problem.answer}")
 
 
 class Attacked:
@@ -130,7 +125,7 @@ def test_scorers(attacked, task, tmp_path, stopped):
     if task == "codeio":
         stopped("this scorer does not run it, in this version")
     else:
-        stopped(attacked.heard("cannot create.*|.*Read-only.*|.*Permission denied.*|.*nonexistent.*") or "not even a shell")
+        stopped(attacked.heard("cannot create.*|.*Read-only.*|.*Permission denied.*|.*nonexistent.*", wait=0.2) or "it may start no process, not even a shell")
 
 
 def test_no_file_is_written(attacked, tmp_path, stopped):
@@ -204,7 +199,7 @@ def test_no_secret_of_the_environment(capsys, monkeypatch, stopped):
         attacked.run(
             """
             seen = repr(dict(os.environ))
-            for pid in range(1, 100_000):
+            for pid in (*range(1, 2000), %d, os.getppid()):
                 try:
                     seen += open(f'/proc/{pid}/environ').read()
                 except OSError:
@@ -212,6 +207,7 @@ def test_no_secret_of_the_environment(capsys, monkeypatch, stopped):
             out(len(seen), *sorted(os.environ))
             out('found' if 'hunter2' in seen else 'not found')
             """
+            % os.getpid()
         )
         assert attacked.heard("SAID (?:not )?found") == "not found"
         attacked.pool.close()
@@ -520,11 +516,10 @@ def test_the_verdict_of_another(attacked, stopped):
     + ['[1, {"a": [1]}, "scored", ""]', '[0, {}, "killed", ""]', "[" * 100_000, '{"__class__": 1}', "\\xff\\xfe"],
     ids=lambda said: said[:24],
 )
-def test_no_verdict_but_a_number(capsys, said, stopped):
+def test_no_verdict_but_a_number(pools, capsys, monkeypatch, said, stopped):
     """Sending as a verdict what is none."""
-    attacked = Attacked(capsys, level=LEVELS[-1])
+    attacked = prepared(pools, LEVELS[-1], runs_it, capsys, monkeypatch)
     verdict = attacked.run(f"for fd in range(3, 9):\n    try: os.write(fd, b'''{said}\\n''')\n    except OSError: pass")[0]
-    attacked.pool.close()
     assert (verdict.outcome, verdict.reward) == ("error", 0)
     stopped(verdict.problem)
 

@@ -41,7 +41,6 @@ AT_ONCE, PATIENCE = 0.05, 0.5
 LIBRARIES = 2 * 2**30
 #: Seconds that it may take to end what a child has started.
 ENDING = 60.0
-NICE = 5
 FILE_BYTES, FILES = 64 * 2**20, 256
 
 
@@ -186,8 +185,6 @@ class Worker:
         if not lockdown.LINUX:
             return
         lockdown.end_with(signal.SIGKILL)
-        if order.confinement.processes:
-            os.nice(NICE)  # who starts many does not keep the worker from ending them
         if level == "landlock":
             self.files.closed()
         if order.confinement.calls is not None:
@@ -268,6 +265,8 @@ class Worker:
                 child.buffer += part
                 if len(child.buffer) > 2 * LONGEST and b"\n" not in child.buffer[:LONGEST]:
                     return "error", f"the process of {name(self.reward)} said too much"
+        if time.monotonic() > looked + 2 * LOOK and (problem := self._excess(child.pid)):  # this process was kept waiting
+            return "error", problem
         said, _, child.buffer = child.buffer.partition(b"\n")
         return said.decode(errors="replace")
 
