@@ -7,7 +7,7 @@
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make test-browser  reports in Chromium, which is installed where there is none
 # make test-loggers  runs with wandb and mlflow, offline; both are installed into .cache
-# make attack   try every attack that docs/security.md speaks of, and print what stopped it
+# make attack   try every attack that docs/security.md speaks of, and print what stopped it; bubblewrap is installed where there is none
 # make test-wheel  the package, built, installed in an environment of its own and used outside the clone
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make docs     docs/_build/index.html, the pages for a browser; a dead link fails
@@ -21,7 +21,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu
+.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -73,7 +73,7 @@ test-loggers: $(STAMP)
 test-wheel: $(STAMP)
 	$(PY) -m pytest -m wheel -n 0 tests/test_wheel.py $(ARGS)
 
-attack: $(STAMP)
+attack: bubblewrap $(STAMP)
 	$(PY) -m pytest -m attack tests/attacks $(ARGS)
 
 bench-smoke: chromium $(STAMP)
@@ -116,6 +116,9 @@ contract: $(STAMP)
 
 gpu: $(STAMP)
 	$(PY) benchmarks/gpu.py $(ARGS)
+
+bubblewrap:
+	@command -v bwrap >/dev/null || { apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null; }
 
 chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }

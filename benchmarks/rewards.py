@@ -35,8 +35,8 @@ from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.base import Reward
 from oblr.rewards.math import MathReward
 from oblr.rewards.pool import RewardPool
-from oblr.rewards.verdicts import Verdict
 from oblr.rewards.summary import SummaryReward
+from oblr.rewards.verdicts import Verdict
 
 ENDED = Completion([1], [0.0], True)
 MATH = MathReward(BoxedFormat())

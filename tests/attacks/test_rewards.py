@@ -125,7 +125,10 @@ def test_scorers(attacked, task, tmp_path, stopped):
     if task == "codeio":
         stopped("this scorer does not run it, in this version")
     else:
-        stopped(attacked.heard("cannot create.*|.*Read-only.*|.*Permission denied.*|.*nonexistent.*", wait=0.2) or "it may start no process, not even a shell")
+        stopped(
+            attacked.heard("cannot create.*|.*Read-only.*|.*Permission denied.*|.*nonexistent.*", wait=0.2)
+            or "it may start no process, not even a shell"
+        )
 
 
 def test_no_file_is_written(attacked, tmp_path, stopped):
@@ -199,15 +202,14 @@ def test_no_secret_of_the_environment(capsys, monkeypatch, stopped):
         attacked.run(
             """
             seen = repr(dict(os.environ))
-            for pid in (*range(1, 2000), %d, os.getppid()):
+            for pid in (*range(1, 2000), RUN, os.getppid()):
                 try:
                     seen += open(f'/proc/{pid}/environ').read()
                 except OSError:
                     pass
             out(len(seen), *sorted(os.environ))
             out('found' if 'hunter2' in seen else 'not found')
-            """
-            % os.getpid()
+            """.replace("RUN", str(os.getpid()))
         )
         assert attacked.heard("SAID (?:not )?found") == "not found"
         attacked.pool.close()
@@ -232,7 +234,9 @@ def test_no_secret_of_the_home_folder(capsys, monkeypatch, tmp_path, stopped):
         )
         assert attacked.heard("SAID mine.*") == "mine []"
         assert SECRET not in attacked.text
-        assert len(re.findall("SAID (FileNotFoundError|PermissionError|NotADirectoryError)", attacked.text)) == len(places)
+        assert len(re.findall("SAID (FileNotFoundError|PermissionError|NotADirectoryError)", attacked.text)) == len(
+            places
+        )
         attacked.pool.close()
     stopped(attacked.heard("SAID .*Error.*").split(") ")[0])
 
@@ -409,7 +413,8 @@ def test_later_responses(attacked, stopped):
     verdicts = attacked.say(
         program(
             """
-            import gc, oblr.rewards.base, oblr.rewards.workers as workers, reasoning_gym.algorithmic.spiral_matrix as one
+            import oblr.rewards.base, oblr.rewards.workers as workers
+            import reasoning_gym.algorithmic.spiral_matrix as one
             one.SpiralMatrixDataset.score_answer = lambda *_: 1.0
             oblr.rewards.base.score = workers.score = lambda *_: oblr.rewards.base.Score(1.0, {})
             open(os.path.expanduser('~/sitecustomize.py'), 'w').write('raise SystemExit')
@@ -431,14 +436,13 @@ def test_other_processes(attacked, stopped):
     before = processes(attacked.pool)
     attacked.run(
         """
-        for pid in (os.getppid(), 1, *range(2, 50), %d):
+        for pid in (os.getppid(), 1, *range(2, 50), RUN):
             if pid not in (os.getpid(), 0):
                 try:
                     os.kill(pid, 9)
                 except OSError as error:
                     out(repr(error))
-        """
-        % os.getpid(),
+        """.replace("RUN", str(os.getpid())),
         """
         parent = os.getppid() or 1
         with open(f'/proc/{parent}/mem', 'r+b') as memory:
@@ -512,14 +516,19 @@ def test_the_verdict_of_another(attacked, stopped):
 
 @pytest.mark.parametrize(
     "said",
-    ['[NaN, {}, "scored", ""]', '[1e999, {}, "scored", ""]', '["1", {}, "scored", ""]', '[true, {}, "scored", ""]']
-    + ['[1, {"a": [1]}, "scored", ""]', '[0, {}, "killed", ""]', "[" * 100_000, '{"__class__": 1}', "\\xff\\xfe"],
+    [
+        *('[NaN, {}, "scored", ""]', '[1e999, {}, "scored", ""]', '["1", {}, "scored", ""]'),
+        *('[true, {}, "scored", ""]', '[1, {"a": [1]}, "scored", ""]', '[0, {}, "killed", ""]'),
+        *("[" * 100_000, '{"__class__": 1}', "\\xff\\xfe"),
+    ],
     ids=lambda said: said[:24],
 )
 def test_no_verdict_but_a_number(pools, capsys, monkeypatch, said, stopped):
     """Sending as a verdict what is none."""
     attacked = prepared(pools, LEVELS[-1], runs_it, capsys, monkeypatch)
-    verdict = attacked.run(f"for fd in range(3, 9):\n    try: os.write(fd, b'''{said}\\n''')\n    except OSError: pass")[0]
+    verdict = attacked.run(
+        f"for fd in range(3, 9):\n    try: os.write(fd, b'''{said}\\n''')\n    except OSError: pass"
+    )[0]
     assert (verdict.outcome, verdict.reward) == ("error", 0)
     stopped(verdict.problem)
 

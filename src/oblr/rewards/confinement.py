@@ -26,12 +26,12 @@ LEVELS: tuple[Level, ...] = ("namespaces", "landlock", "limits")
 WORDS = {
     "namespaces": "rewards are confined by namespaces (bwrap): no network, no files but code and a scratch folder",
     "landlock": "rewards are confined by Landlock and seccomp: no network, no files but code and a scratch folder",
-    "limits": "rewards are not confined: here is neither bwrap nor Landlock with libseccomp, only limits on time and memory",
+    "limits": "rewards are not confined: neither bwrap nor Landlock works here, only limits on time and memory",
 }
-TRUSTED = "rewards are not confined, as rollout.reward_pool.trust says: only limits on time and memory hold"
+TRUSTED = "rewards are not confined, as `trust` says: they have your rights, within limits on time and memory"
 #: What every program needs.
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/nix/store", "/sys/devices/system/cpu")
-ETC = "alternatives fonts group ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types nsswitch.conf passwd timezone".split()
+ETC = "alternatives fonts group ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types nsswitch.conf passwd timezone"
 #: Variables that are passed on; all others stay with the run.
 PASSED = ("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "PYTHONWARNINGS", "MALLOC_ARENA_MAX")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -141,7 +141,7 @@ def readable(extra: Sequence[str] = ()) -> list[str]:
     code |= {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     code |= {*map(os.path.abspath, sys.path), *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)} - {""}
     code |= set(_elsewhere(code))
-    found = {*SYSTEM, *(f"/etc/{name}" for name in ETC), *map(os.path.abspath, extra)}
+    found = {*SYSTEM, *(f"/etc/{name}" for name in ETC.split()), *map(os.path.abspath, extra)}
     for path in {*code, *map(os.path.realpath, code)}:
         found |= set(_visible(path))
     found = {path for path in found if os.path.exists(path) and path != "/"}

@@ -174,8 +174,9 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple
         try:
             if isinstance(node, ast.Import):
                 module = importlib.import_module(alias.name)
-                yield alias.asname or alias.name.partition(".")[0], (
-                    module if alias.asname else sys.modules[alias.name.partition(".")[0]]
+                yield (
+                    alias.asname or alias.name.partition(".")[0],
+                    (module if alias.asname else sys.modules[alias.name.partition(".")[0]]),
                 )
             else:
                 module = importlib.import_module("." * node.level + (node.module or ""), package)

@@ -17,7 +17,7 @@ LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True)
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
-# --- rights ------------------------------------------------------------------------------------------------------------
+# --- rights -----------------------------------------------------------------------------------------------------------
 
 
 def _prctl(option: int, value: int, other: object = 0) -> None:
@@ -48,7 +48,7 @@ def end_with(signal: int) -> None:
     _prctl(_PDEATHSIG, signal)
 
 
-# --- system calls ------------------------------------------------------------------------------------------------------
+# --- system calls -----------------------------------------------------------------------------------------------------
 
 _OWN, _MINUS_OWN = 0x5EEDF00D, 0x5EEDF00E  # stand for the process's id in a filter
 _CLONE_THREAD = 0x10000
@@ -60,13 +60,13 @@ _NEVER = (
     "unshare setns mount umount2 pivot_root chroot move_mount open_tree fsopen fsconfig fsmount mount_setattr "
     "add_key request_key keyctl name_to_handle_at open_by_handle_at quotactl pidfd_send_signal rt_sigqueueinfo "
     "rt_tgsigqueueinfo reboot swapon swapoff acct init_module finit_module kexec_load syslog"
-).split()
-#: What changes files that a process may only read, where no namespace forbids it.
+)
+#: What changes files that a process may only read, and other processes, where no namespace forbids it.
 _ATTRIBUTES = (
     "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat futimesat "
     "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat "
-    "sched_setscheduler sched_setaffinity sched_setattr setpriority ioprio_set"
-).split()
+    "sched_setscheduler sched_setparam sched_setaffinity sched_setattr setpriority ioprio_set"
+)
 _SIGNALS = ("kill", "tkill")
 
 
@@ -88,8 +88,8 @@ def seccomp_filter(namespaces: bool, signals: bool, processes: bool) -> bytes | 
         return None
     refused, filter = seccomp.ERRNO(1), seccomp.SyscallFilter(seccomp.ALLOW)
     arg, same, masked = seccomp.Arg, seccomp.EQ, seccomp.MASKED_EQ
-    rules: list[tuple[str, tuple[object, ...]]] = [(name, ()) for name in _NEVER]
-    rules += [] if namespaces else [(name, ()) for name in _ATTRIBUTES]
+    rules: list[tuple[str, tuple[object, ...]]] = [(name, ()) for name in _NEVER.split()]
+    rules += [] if namespaces else [(name, ()) for name in _ATTRIBUTES.split()]
     rules += [("clone", (arg(0, masked, 1 << bit, 1 << bit),)) for bit in range(32) if _CLONE_NEW >> bit & 1]
     if not processes:
         rules += [("clone", (arg(0, masked, _CLONE_THREAD, 0),)), ("fork", ()), ("vfork", ())]
@@ -110,7 +110,10 @@ def seccomp_filter(namespaces: bool, signals: bool, processes: bool) -> bytes | 
     # the other ways to be sent SIGKILL: by a file, when a child ends, by the strict mode of filters
     rules += [("fcntl", (arg(1, masked, low, command),)) for command in (8, 10, 15)]
     rules += [("clone", (arg(0, masked, 0xFF, 9),)), ("timer_create", ())]
-    rules += [("prctl", (arg(0, masked, low, _SECCOMP), arg(1, masked, low, 1))), ("seccomp", (arg(0, masked, low, 0),))]
+    rules += [
+        ("prctl", (arg(0, masked, low, _SECCOMP), arg(1, masked, low, 1))),
+        ("seccomp", (arg(0, masked, low, 0),)),
+    ]
     for name, arguments in rules:
         try:
             filter.add_rule(refused, name, *arguments)
@@ -133,7 +136,7 @@ def filter_calls(program: bytes) -> None:
     _prctl(_SECCOMP, 2, whole)
 
 
-# --- files -------------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 
 _EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE, _DEVICES = 1, 2, 4, 8, 1 << 14, 1 << 15
 _FILES = (1 << 15) - 1
@@ -190,7 +193,7 @@ class Files:
             raise OSError(ctypes.get_errno(), "landlock_restrict_self")
 
 
-# --- what processes have -----------------------------------------------------------------------------------------------
+# --- what processes have ----------------------------------------------------------------------------------------------
 
 
 def descendants(process: int) -> list[int]:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from multiprocessing.connection import Pipe, wait
 
@@ -180,7 +181,7 @@ class RewardPool:
                 f"{name(self.reward)} runs what a response says ({runner}), as on problem {problem.id}, and nothing "
                 f"here can confine it",
                 "install bubblewrap, or a Linux kernel of 6.2 or newer with libseccomp; or say "
-                "rollout.reward_pool.trust=true, in an evaluation benchmarks.<name>.reward_pool.trust=true",
+                "rollout.reward_pool.trust=true, in an evaluation benchmarks.<name>.trust=true",
             )
         return bool(runner)
 
@@ -283,10 +284,8 @@ class _Slot:
         )
         theirs.close()
         self.loaded, self.asked = False, list[int]()
-        try:
+        with suppress(OSError):  # it has ended; who waits for its first word will know
             self.connection.send_bytes(pickle.dumps(order))
-        except OSError:  # it has ended; who waits for its first word will know
-            pass
 
     @property
     def idle(self) -> bool:
@@ -294,10 +293,8 @@ class _Slot:
 
     def give(self, places: list[int], responses: list[bytes], alone: list[bool]) -> None:
         self.asked = places
-        try:
+        with suppress(OSError):  # as above
             self.connection.send_bytes(pickle.dumps([(responses[place], alone[place]) for place in places]))
-        except OSError:  # as above
-            pass
 
     def take(self) -> list[Result]:
         """Results of the first responses that it was given.

@@ -20,7 +20,9 @@ class _Reader:
         while part := os.read(source, 65_536):
             if self.left > 0:
                 text = part[: self.left].decode(errors="replace")
-                sys.stderr.write("".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text))
+                sys.stderr.write(
+                    "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
+                )
                 self.left -= len(part)
                 if self.left <= 0:
                     sys.stderr.write("\nrewards print more than is shown\n")

@@ -1,4 +1,4 @@
-"""What was found of a response, and the lines in which it is told: read as data, for a response may have written them."""
+"""What was found of a response, and how it is told: in lines that are data, for a response may have written them."""
 
 import json
 import math

@@ -252,9 +252,8 @@ class Worker:
                 looked = now
                 if problem := self._excess(child.pid):
                     return "error", problem
-                if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                    if not poll.poll(0):
-                        return self._death(child)
+                if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) and not poll.poll(0):
+                    return self._death(child)
             ready = poll.poll(1000 * max(min(deadline, looked + LOOK) - now, 0.0) + 1)
             if any(source == self.run.fileno() for source, _ in ready):  # it says nothing while it waits: it has ended
                 raise EOFError
@@ -265,7 +264,9 @@ class Worker:
                 child.buffer += part
                 if len(child.buffer) > 2 * LONGEST and b"\n" not in child.buffer[:LONGEST]:
                     return "error", f"the process of {name(self.reward)} said too much"
-        if time.monotonic() > looked + 2 * LOOK and (problem := self._excess(child.pid)):  # this process was kept waiting
+        if time.monotonic() > looked + 2 * LOOK and (
+            problem := self._excess(child.pid)
+        ):  # this process was kept waiting
             return "error", problem
         said, _, child.buffer = child.buffer.partition(b"\n")
         return said.decode(errors="replace")
