@@ -110,13 +110,17 @@ class RewardPool:
         return TRUSTED if self.trust else WORDS[self.level]
 
     def start(self) -> None:
-        """Start the processes, without waiting for them."""
+        """Start the first process, without waiting for it; the others follow when it is there and there is work."""
         if self.slots:
             return
         if self.level != LEVELS[0]:
             self.scratch = tempfile.mkdtemp(prefix="rewards-")
+        self._add()
+
+    def _add(self) -> None:
+        """One more process. The first does not share the processors with others that load the same."""
         with printed() as out:
-            self.slots = [_Slot(self._order(place), out) for place in range(self.workers)]
+            self.slots.append(_Slot(self._order(len(self.slots)), out))
 
     def _order(self, place: int) -> Order:
         scratch = os.path.join(self.scratch, str(place)) if self.scratch else ""
@@ -206,6 +210,8 @@ class RewardPool:
                 if slot.idle and waiting:
                     share = max(1, min(TOGETHER, len(waiting) // (2 * self.workers)))
                     slot.give([waiting.popleft() for _ in range(share)], responses, alone)
+            while waiting and len(self.slots) < self.workers and self.slots[0].loaded:
+                self._add()
             ready = wait([slot.connection for slot in self.slots])
             for place, slot in enumerate(self.slots):
                 if slot.connection not in ready:

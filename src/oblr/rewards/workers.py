@@ -141,10 +141,14 @@ class Worker:
         self.reward: Reward = pickle.loads(order.reward)
         if hasattr(self.reward, "warm_up"):
             self.reward.warm_up()
-        gc.collect()
-        gc.freeze()  # a child's collections leave what it shares with the worker alone
-        self.own = lockdown.resident(os.getpid())
+        self.settle()
         self.processes = self._processes()
+
+    def settle(self) -> None:
+        """Be forked soon: a child's collections leave what it shares with this process alone."""
+        gc.collect()
+        gc.freeze()
+        self.own = lockdown.resident(os.getpid())
 
     def confine(self) -> None:
         """Give up what the level asks for."""
@@ -208,6 +212,9 @@ class Worker:
         while len(found) < len(responses) and (not found or time.monotonic() < start + PATIENCE):
             rest, alone = responses[len(found) :], responses[len(found)][1]
             if alone:
+                prepare = getattr(self.reward, "prepare", None)
+                if prepare is not None and prepare(pickle.loads(rest[0][0])[0]):
+                    self.settle()
                 found += self._batch([rest[0][0]], alone=True)
                 continue
             count = next((place for place, (_, other) in enumerate(rest) if other), len(rest))
