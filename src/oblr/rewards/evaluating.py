@@ -20,7 +20,6 @@ RUNNERS = {
     "builtins": ("eval", "exec", "compile", "__import__"),
     "code": ("InteractiveInterpreter", "InteractiveConsole", "interact"),
     "dill": ("load", "loads"),
-    "importlib": ("import_module",),
     "joblib": ("load",),
     "marshal": ("load", "loads"),
     "os": ("system", "popen", "execv", "execve", "execvp", "execl", "execlp", "posix_spawn", "spawnv", "spawnl"),
@@ -75,7 +74,7 @@ def runs_text(function: Callable[..., Any]) -> str:
 @cache
 def _runners() -> dict[int, str]:
     modules = {name: sys.modules.get(name) for name in RUNNERS}
-    for name in ("code", "importlib", "marshal", "os", "pickle", "runpy", "shelve", "subprocess"):
+    for name in ("code", "marshal", "os", "pickle", "runpy", "shelve", "subprocess"):
         modules[name] = importlib.import_module(name)
     return {
         id(getattr(module, name)): name if where == "builtins" else f"{where}.{name}"
@@ -157,9 +156,19 @@ def _mentioned(function: types.FunctionType, owner: Any) -> Iterator[tuple[int, 
             known |= dict(_imported(part, function.__globals__.get("__package__") or ""))
     for part in ast.walk(node):
         if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load):
+            if isinstance(part, ast.Attribute) and _is_super(part.value):
+                kind = owner if isinstance(owner, type) else type(owner)
+                yield from (
+                    (part.lineno, vars(one)[part.attr], owner) for one in kind.__mro__ if part.attr in vars(one)
+                )
+                continue
             found, base = _resolved(part, known, function.__globals__)
             if found is not MISSING:
                 yield part.lineno, found, base
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
 def _filled(cell: Any) -> bool:
@@ -188,8 +197,6 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple
 def _resolved(node: ast.expr, known: dict[str, Any], names: dict[str, Any]) -> tuple[Any, Any]:
     if isinstance(node, ast.Name):
         return known.get(node.id, names.get(node.id, getattr(builtins, node.id, MISSING))), None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
-        return known.get("self", MISSING), None
     if not isinstance(node, ast.Attribute):
         return MISSING, None
     base, _ = _resolved(node.value, known, names)
