@@ -19,6 +19,8 @@ from tempfile import TemporaryDirectory
 import reasoning_gym
 from report import ROOT, Figure, median_ratio, write
 
+from oblr.rewards.confinement import LEVELS, available
+
 #: How the rewards are made, and the problems of reasoning-gym that they judge.
 CASES = {
     "exact": ("chain_sum", "ExactReward(AnswerFormat())", 20_000),
