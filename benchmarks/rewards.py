@@ -33,9 +33,11 @@ from spellings import number
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.base import Reward
+from oblr.rewards.lockdown import descendants
 from oblr.rewards.math import MathReward
-from oblr.rewards.pool import RewardPool, Verdict
+from oblr.rewards.pool import RewardPool
 from oblr.rewards.summary import SummaryReward
+from oblr.rewards.verdicts import Verdict
 
 ENDED = Completion([1], [0.0], True)
 MATH = MathReward(BoxedFormat())
@@ -228,10 +230,9 @@ class Memory(threading.Thread):
         self.pool, self.largest, self.done = pool, 0, threading.Event()
 
     def run(self) -> None:
-        assert self.pool.process is not None
-        children = Path(f"/proc/{self.pool.process.pid}/task/{self.pool.process.pid}/children")
         while not self.done.wait(0.02):
-            for child in children.read_text().split():
+            started = [pid for slot in self.pool.slots for pid in (slot.process.pid, *descendants(slot.process.pid))]
+            for child in started:
                 try:
                     peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{child}/status").read_text())
                 except OSError:  # it was replaced meanwhile

@@ -10,6 +10,7 @@ from conftest import ROOT
 
 NAMES = [
     "bounds",
+    "confinement",
     "estimators",
     "eval",
     "first_hour",

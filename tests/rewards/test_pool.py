@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from oblr.errors import SettingError
+from oblr.errors import RunError, SettingError
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerFormat, ExactReward
+from oblr.rewards.confinement import best
+from oblr.rewards.lockdown import descendants
 from oblr.rewards.math import MathReward
-from oblr.rewards.pool import RewardPool, Verdict
+from oblr.rewards.pool import TRIES, RewardPool
+from oblr.rewards.verdicts import Verdict
 
 HERE = Path(__file__).parent  # not from conftest, which loads torch: the processes that score load this file
 ENDED = Completion([1], [0.0], True)
@@ -114,13 +117,58 @@ def test_a_thread_of_the_reward_fails_in_a_line(pool, caplog, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_a_worker_killed_from_outside_is_replaced(pool):
-    (pid, _), _ = score(pool, ["pid", "pid"])
-    os.kill(int(pid), signal.SIGKILL)
-    assert gone([int(pid)])
-    assert score(pool, ["give 1", "give 2", "give 3"]) == ([1.0, 2.0, 3.0], ["scored"] * 3)
-    os.kill(pool.process.pid, signal.SIGKILL)
-    assert score(pool, ["give 4"]) == ([4.0], ["scored"])
+def started(pool):
+    """Ids of all processes of a pool, as this process knows them: of each worker what started it, it, and its child."""
+    return [[slot.process.pid, *descendants(slot.process.pid)] for slot in pool.slots]
+
+
+def test_what_is_killed_from_outside_is_replaced_and_the_response_scored_again(pool):
+    score(pool, ["give 0"] * 8)
+    for place in range(max(map(len, started(pool)))):
+        pids = [worker[place] for worker in started(pool) if place < len(worker)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert gone(pids)
+        assert score(pool, ["give 1", "give 2", "give 3"]) == ([1.0, 2.0, 3.0], ["scored"] * 3)
+
+
+class Noted:
+    """Notes which process a response is in, and takes its time."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __call__(self, problem, text, completion):
+        with open(self.file, "a") as file:
+            file.write(f"{os.getpid()} {os.getppid()}\n")
+        time.sleep(float(text))
+        return 1.0
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["child", "worker"])
+def test_what_is_killed_again_and_again_ends_the_run_and_is_no_reward(victim, tmp_path):
+    file = tmp_path / "noted"
+    pool = RewardPool(Noted(str(file)), workers=1, timeout=60, level="limits")  # it writes a file
+
+    def kill(times):
+        for place in range(times):
+            end, noted = time.monotonic() + 20, []
+            while len(noted) <= place and time.monotonic() < end:
+                time.sleep(0.02)
+                noted = file.read_text().splitlines() if file.exists() else []
+            os.kill(int(noted[place].split()[victim]), signal.SIGKILL)
+
+    for times in (1, TRIES):
+        file.unlink(missing_ok=True)
+        thread = threading.Thread(target=kill, args=(times,))
+        thread.start()
+        if times < TRIES:
+            assert score(pool, ["0.5"]) == ([1.0], ["scored"])
+        else:
+            with pytest.raises(RunError, match="killed from outside, 3 times with one response"):
+                score(pool, ["60"])
+        thread.join()
+    pool.close()
 
 
 def test_a_reward_of_parts_is_their_sum_and_keeps_them(pool):
@@ -188,7 +236,7 @@ class OnceSlow(ExactReward):
 
 def test_a_time_out_is_not_remembered(tmp_path):
     """The machine may have been busy."""
-    pool = RewardPool(OnceSlow(str(tmp_path / "asked")), workers=1, timeout=4.0)
+    pool = RewardPool(OnceSlow(str(tmp_path / "asked")), workers=1, timeout=4.0, level="limits")  # it writes a file
     verdicts = [pool.score([Problem("p", "?", "1")], ["Answer: 1"], [ENDED]) for _ in range(2)]
     pool.close()
     assert verdicts == [[Verdict(0.0, "timeout")], [Verdict(1.0, "scored")]]
@@ -208,7 +256,7 @@ class Counted(ExactReward):
 
 
 def test_verdicts_are_remembered_by_problem_and_answer(tmp_path):
-    pool = RewardPool(Counted(str(tmp_path / "asked")), workers=1)
+    pool = RewardPool(Counted(str(tmp_path / "asked")), workers=1, level="limits")
     problem, other, cut = Problem("p", "?", "1"), Problem("q", "?", "2"), Completion([1], [0.0], False)
     mended = Problem("p", "?", "2")
 
@@ -228,12 +276,14 @@ def test_verdicts_are_remembered_by_problem_and_answer(tmp_path):
     pool.close()
 
 
-def test_workers_end_with_the_run_however_it_ends():
+@pytest.mark.parametrize("level", sorted({best(), "limits"}))
+def test_workers_end_with_the_run_however_it_ends(level):
     program = (
         "import os, signal, threading\n"
-        "from test_pool import RewardPool, obedient, score\n"
-        "pool = RewardPool(obedient, workers=2, timeout=1000)\n"
-        "print(*map(int, score(pool, ['pid', 'pid'])[0]), pool.process.pid, flush=True)\n"
+        "from test_pool import RewardPool, obedient, score, started\n"
+        f"pool = RewardPool(obedient, workers=2, timeout=1000, level={level!r})\n"
+        "score(pool, ['doze 0.7'] * 4)\n"
+        "print(*sum(started(pool), []), flush=True)\n"
         "threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()\n"
         "score(pool, ['hold', 'sleep'])\n"
     )
@@ -243,7 +293,7 @@ def test_workers_end_with_the_run_however_it_ends():
     )
     assert run.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in run.stdout.split()]
-    assert len(pids) == 3
+    assert len(pids) == (6 if level == "namespaces" else 4)
     assert gone(pids)
 
 

@@ -16,7 +16,8 @@ from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.model import TokenScorer
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.math import MathReward
-from oblr.rewards.pool import RewardPool, Verdict
+from oblr.rewards.pool import RewardPool
+from oblr.rewards.verdicts import Verdict
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine

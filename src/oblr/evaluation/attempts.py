@@ -39,18 +39,21 @@ class Benchmark:
 
     A reward that has a method ``answer(text, completion)`` scores verdicts: right or wrong. Any other gives a number.
     One that has a method ``judges(problem)`` says of which problems; the others are left out, unless ``prose`` is
-    "keep": prose and proofs score for the same spelling alone.
+    "keep": prose and proofs score for the same spelling alone. ``readable`` and ``trust`` are those of
+    :class:`~oblr.rewards.pool.RewardPool`.
     """
 
     problems: Source
     reward: Reward
     max_new_tokens: int | None
     prose: str = "leave_out"
+    readable: Sequence[str] = ()
+    trust: bool = False
 
     @cached_property
     def pool(self) -> RewardPool:
         """The processes that score; they start with the first response."""
-        return RewardPool(self.reward)
+        return RewardPool(self.reward, readable=self.readable, trust=self.trust)
 
     @cached_property
     def golds(self) -> Golds:
@@ -67,7 +70,7 @@ class Benchmark:
         """
         self.golds.encode, setting = encode, f"benchmarks.{name}"
         same = check_distinct(problems, [problem.prompt for problem in problems], setting)
-        return same + try_out(self.golds, problems, setting)
+        return [self.pool.words, *same, *try_out(self.golds, problems, setting)]
 
     def first(self, limit: int | None) -> list[Problem]:
         """Of the first ``limit`` problems, or all, those that the reward can judge.

@@ -22,11 +22,14 @@ def local(
     labels: str | None = None,
     prose: str = "leave_out",
     setting: str = "benchmarks.local",
+    readable: Sequence[str] = (),
+    trust: bool = False,
 ) -> Benchmark:
     """Problems of a table, as :class:`~oblr.data.table.TableProblems` reads it, with a reward and a prompt.
 
     Args:
         setting: how the user calls the benchmark.
+        readable, trust: of the processes that score.
 
     Raises:
         SettingError: the table's own, of ``setting``.
@@ -35,4 +38,4 @@ def local(
         problems = TableProblems(path, name, split, columns, answer_after, prompt, choices=choices, labels=labels)
     except SettingError as error:
         raise error.below("data", setting) from error
-    return Benchmark(problems, reward, max_new_tokens, prose)
+    return Benchmark(problems, reward, max_new_tokens, prose, readable, trust)

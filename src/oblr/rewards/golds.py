@@ -7,7 +7,8 @@ from typing import cast
 from oblr.problem import AnswerRead, Completion, Problem, Sealed
 from oblr.rewards.base import Reward
 from oblr.rewards.gold import meant, readings
-from oblr.rewards.pool import RewardPool, Verdict
+from oblr.rewards.pool import RewardPool
+from oblr.rewards.verdicts import Verdict
 
 #: How models write answers.
 FORMS: tuple[Callable[[str], str], ...] = (

@@ -1,57 +1,67 @@
-"""Rewards in processes of their own, where they can neither hang the run nor take its memory."""
+"""Rewards in processes of their own, where they can neither hang the run, nor take its memory, nor reach its files."""
 
 import hashlib
+import json
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from multiprocessing.connection import Pipe
+from contextlib import suppress
+from functools import cached_property
+from multiprocessing.connection import Pipe, wait
 
 from oblr.errors import RunError, SettingError
 from oblr.problem import Completion, Problem, Sealed
-from oblr.rewards.base import Reward
-from oblr.rewards.workers import Order, Outcome, Result
+from oblr.rewards.base import Reward, name
+from oblr.rewards.confinement import LEVELS, TRUSTED, WORDS, Level, best, confinement
+from oblr.rewards.evaluating import evaluates, ours
+from oblr.rewards.printed import printed
+from oblr.rewards.verdicts import LONGEST, NONE, Result, Verdict, result
+from oblr.rewards.workers import Order
 
 log = logging.getLogger(__name__)
-KEEPER = "from oblr.rewards.workers import main; main()"
+WORKER = "from oblr.rewards.workers import main; main()"
 #: Verdicts that are remembered.
 REMEMBERED = 65_536
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The reward of a response, and its parts where it names them; 0 where it took too long or failed.
-
-    ``problem`` is what went wrong, "" where nothing did.
-    """
-
-    reward: float
-    outcome: Outcome
-    parts: dict[str, float] = field(default_factory=dict)
-    problem: str = field(default="", compare=False)
+#: Processes in which a response is scored before the run gives up: all but the last were killed from outside.
+TRIES = 3
+#: Responses that a worker is given at once, at most.
+TOGETHER = 256
 
 
 class RewardPool:
-    """Scores responses in worker processes, each response within a time limit and a memory limit.
+    """Scores responses in confined processes, each response within a time limit and a memory limit.
 
-    A worker that exceeds the time is killed and replaced, as is one that dies; the response gets 0 and is counted. Of
-    each kind of failure the first is a warning. A response is seen whole, however long it is. Rewards that have a
-    ``key(problem, text, completion)`` say by it what their verdict depends on: responses that share it are scored once,
-    and the last ``REMEMBERED`` verdicts are kept.
+    What a process can reach is what :mod:`oblr.rewards.confinement` leaves it. A process that exceeds a limit is
+    replaced, as is one that dies; the response gets 0 and is counted. Of each kind of failure the first is a warning.
+    A response is seen whole, however long it is. Where the reward runs text as code
+    (:func:`~oblr.rewards.evaluating.evaluates`), each response has a process of its own, which no other response
+    has been in.
 
-    Works from any thread, next to any engine: the workers come from a process that is started, not forked, and use no
-    signals. They start with the first call, or with :meth:`start`, which does not wait for them.
+    A process that is killed from outside, as by a machine out of memory, says nothing of the response: that is scored
+    again, in ``TRIES`` processes at most. Then the run ends, and can be resumed. To go on with 0 would teach the policy
+    what the machine did; to go on without the response would leave out what the machine dislikes, as long ones.
+
+    Rewards that have a ``key(problem, text, completion)`` say by it what their verdict depends on: responses that share
+    it are scored once, and the last ``REMEMBERED`` verdicts are kept.
+
+    Works from any thread, next to any engine: the processes are started, not forked, and use no signals. They start
+    with the first call, or with :meth:`start`, which does not wait for them.
 
     Args:
         reward: must be picklable.
         workers: processes.
         timeout: seconds per response.
-        memory_gib: what a worker may take beyond what the reward takes when it is loaded.
+        memory_gib: what a process may take beyond what the reward takes when it is loaded.
+        readable: files and folders that the reward reads, besides code.
+        trust: whether the reward has the run's own rights, network and files.
+        level: of confinement; None: the best that works here.
 
     Attributes:
         timeouts, errors: responses so far that took too long, or whose scoring failed.
@@ -60,37 +70,64 @@ class RewardPool:
         SettingError: a limit that cannot be kept, or a reward that cannot be sent to another process.
     """
 
-    def __init__(self, reward: Reward, workers: int = 2, timeout: float = 5.0, memory_gib: float = 1.0):
+    def __init__(
+        self,
+        reward: Reward,
+        workers: int = 2,
+        timeout: float = 5.0,
+        memory_gib: float = 1.0,
+        readable: Sequence[str] = (),
+        trust: bool = False,
+        level: Level | None = None,
+    ):
         for setting, value in (("workers", workers), ("timeout", timeout), ("memory_gib", memory_gib)):
             if value <= 0:
                 raise SettingError(f"rollout.reward_pool.{setting}", f"{value} is not enough", "use a positive number")
+        for path in readable:
+            if not os.path.exists(path):
+                raise SettingError("rollout.reward_pool.readable", f"there is no {path}", "name what is there")
         try:
-            pickled = pickle.dumps(reward)
+            self.pickled = pickle.dumps(reward)
         except Exception as error:
             raise _unsendable(repr(error)) from error
-        self.order = Order(pickled, workers, timeout, int(memory_gib * 2**30))
+        self.reward, self.workers, self.timeout, self.memory = reward, workers, timeout, int(memory_gib * 2**30)
+        self.readable, self.trust, self.chosen = readable, trust, level
         self.key = getattr(reward, "key", None)
         self.timeouts = self.errors = 0
         self.cache: OrderedDict[Hashable, Verdict] = OrderedDict()
         self.lock, self.warned = threading.Lock(), set[str]()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.loaded = False
+        self.slots: list[_Slot] = []
+        self.scratch = ""
+
+    @cached_property
+    def level(self) -> Level:
+        """How the processes are confined."""
+        return LEVELS[-1] if self.trust else self.chosen or best()
+
+    @property
+    def words(self) -> str:
+        """The same, for the start of a run."""
+        return TRUSTED if self.trust else WORDS[self.level]
 
     def start(self) -> None:
-        """Start the processes, without waiting for them."""
-        if self.process is not None:
+        """Start the first process, without waiting for it; the others follow when it is there and there is work."""
+        if self.slots:
             return
-        self.connection, theirs = Pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", KEEPER, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for the run
-        )
-        theirs.close()
-        self.loaded = False
-        self.connection.send(self.order)
+        if self.level != LEVELS[0]:
+            self.scratch = tempfile.mkdtemp(prefix="rewards-")
+        self._add()
+
+    def _add(self) -> None:
+        """One more process. The first does not share the processors with others that load the same."""
+        with printed() as out:
+            self.slots.append(_Slot(self._order(len(self.slots)), out))
+
+    def _order(self, place: int) -> Order:
+        scratch = os.path.join(self.scratch, str(place)) if self.scratch else ""
+        if scratch:
+            os.makedirs(scratch, mode=0o700, exist_ok=True)
+        held = confinement(self.level, scratch, self.readable, not ours(self.reward), self.trust)
+        return Order(self.pickled, self.timeout, self.memory, held, os.getcwd())
 
     def score(
         self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
@@ -98,8 +135,8 @@ class RewardPool:
         """A verdict per response, in order; failures are counted.
 
         Raises:
-            SettingError: the reward cannot be loaded in another process.
-            RunError: the processes end as soon as they are started.
+            SettingError: the reward cannot be loaded in another process, or runs text that nothing would confine.
+            RunError: the processes end as soon as they are started, or are killed again and again.
         """
         with self.lock:
             verdicts = self._verdicts(problems, texts, completions)
@@ -126,27 +163,87 @@ class RewardPool:
         ]
         known = {key: self.cache[key] for key in keys if key in self.cache} if self.key else {}
         new = {key: response for key, response in zip(keys, responses, strict=True) if key not in known}
-        results = self._score([pickle.dumps(response) for response in new.values()]) if new else []
-        for key, result in zip(new, results, strict=True):
-            known[key] = Verdict(result.score.value, result.outcome, result.score.parts, result.problem)
+        alone = [self._alone(response[0]) for response in new.values()]
+        results = self._score([pickle.dumps(response) for response in new.values()], alone) if new else []
+        for key, found in zip(new, results, strict=True):
+            known[key] = Verdict(found.score.value, found.outcome, found.score.parts, found.problem)
         verdicts = [known[key] for key in keys]
         if self.key:
             self._remember(known)
         return verdicts
 
-    def _score(self, responses: list[bytes]) -> list[Result]:
-        for _ in range(2):  # one death from outside is forgiven
-            try:
-                self.start()
-                if not self.loaded:
-                    if (problem := self.connection.recv()) is not None:
-                        raise _unsendable(problem)
-                    self.loaded = True
-                self.connection.send(responses)
-                return self.connection.recv()
-            except (EOFError, OSError):
-                self.close()
-        raise RunError("the processes that score rewards ended (is the machine out of memory?)")
+    def _alone(self, problem: Problem) -> bool:
+        """Whether a response to this problem may run as code, and so has a process of its own.
+
+        Raises:
+            SettingError: nothing would confine it.
+        """
+        runner = evaluates(self.reward, problem) if hasattr(self.reward, "evaluates") else self._runner
+        if runner and self.level == LEVELS[-1] and not self.trust:
+            raise SettingError(
+                "reward",
+                f"{name(self.reward)} runs what a response says ({runner}), as on problem {problem.id}, and nothing "
+                f"here can confine it",
+                "install bubblewrap, or a Linux kernel of 6.2 or newer with libseccomp; or say "
+                "rollout.reward_pool.trust=true, in an evaluation benchmarks.<name>.trust=true",
+            )
+        return bool(runner)
+
+    @cached_property
+    def _runner(self) -> str:
+        return evaluates(self.reward, None)
+
+    def _score(self, responses: list[bytes], alone: list[bool]) -> list[Result]:
+        try:
+            return self._ask(responses, alone)
+        except BaseException:
+            self.close()  # answers to what was asked would be taken for answers to what is asked next
+            raise
+
+    def _ask(self, responses: list[bytes], alone: list[bool]) -> list[Result]:
+        self.start()
+        waiting, results = deque(range(len(responses))), dict[int, Result]()
+        deaths = [0] * len(responses)
+        starts = 0  # that came to nothing, in a row
+        while len(results) < len(responses):
+            for slot in self.slots:
+                if slot.idle and waiting:
+                    share = max(1, min(TOGETHER, len(waiting) // (2 * self.workers)))
+                    slot.give([waiting.popleft() for _ in range(share)], responses, alone)
+            while waiting and len(self.slots) < self.workers and self.slots[0].loaded:
+                self._add()
+            ready = wait([slot.connection for slot in self.slots])
+            for place, slot in enumerate(self.slots):
+                if slot.connection not in ready:
+                    continue
+                asked = slot.asked
+                try:
+                    found = slot.take()
+                except (EOFError, OSError):  # it was killed, or never came to be
+                    starts += not slot.loaded
+                    found = [Result(NONE, "killed", "its worker was killed")] if asked else []
+                    slot.close()
+                    if starts > 2 * self.workers:
+                        raise RunError(
+                            "the processes that score rewards ended (is the machine out of memory?)"
+                        ) from None
+                    with printed() as out:
+                        self.slots[place] = _Slot(self._order(place), out)
+                else:
+                    starts = 0
+                for index, one in zip(asked, found, strict=False):
+                    if one.outcome != "killed":
+                        results[index] = one
+                        continue
+                    deaths[index] += 1
+                    if deaths[index] == TRIES:
+                        raise RunError(
+                            f"the processes that score rewards are killed from outside, {TRIES} times with one response"
+                            f" (is the machine out of memory?): {one.problem}"
+                        )
+                    waiting.append(index)
+                waiting.extendleft(reversed(asked[len(found) :]))
+        return [results[index] for index in range(len(responses))]
 
     def _remember(self, verdicts: dict[Hashable, Verdict]) -> None:
         """The last ones that did not depend on the machine's load."""
@@ -166,10 +263,68 @@ class RewardPool:
 
     def close(self) -> None:
         """End the processes; the next call starts new ones."""
-        if self.process is not None:
-            self.connection.close()
+        for slot in self.slots:
+            slot.connection.close()
+        for slot in self.slots:
+            slot.close()
+        self.slots = []
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            self.scratch = ""
+
+
+class _Slot:
+    """A worker as the run sees it: see :mod:`oblr.rewards.workers`."""
+
+    def __init__(self, order: Order, out: int):
+        self.connection, theirs = Pipe()
+        python = [sys.executable, "-P", "-c", WORKER, str(theirs.fileno())]
+        self.process = subprocess.Popen(
+            order.confinement.command(python),
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=order.confinement.environment(),
+            start_new_session=True,  # Ctrl-C is for the run
+        )
+        theirs.close()
+        self.loaded, self.asked = False, list[int]()
+        with suppress(OSError):  # it has ended; who waits for its first word will know
+            self.connection.send_bytes(pickle.dumps(order))
+
+    @property
+    def idle(self) -> bool:
+        return self.loaded and not self.asked
+
+    def give(self, places: list[int], responses: list[bytes], alone: list[bool]) -> None:
+        self.asked = places
+        with suppress(OSError):  # as above
+            self.connection.send_bytes(pickle.dumps([(responses[place], alone[place]) for place in places]))
+
+    def take(self) -> list[Result]:
+        """Results of the first responses that it was given.
+
+        Raises:
+            SettingError: it cannot load the reward.
+            EOFError, OSError: it has ended.
+        """
+        said = json.loads(self.connection.recv_bytes(TOGETHER * 2 * LONGEST))
+        if not self.loaded:
+            if said is not None:
+                raise _unsendable(said)
+            self.loaded = True
+            return []
+        self.asked = []
+        return [result(one) if isinstance(one, str) else Result(NONE, *one) for one in said]
+
+    def close(self) -> None:
+        self.connection.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:  # it is loading a reward that never ends
+            self.process.kill()
             self.process.wait()
-            self.process = None
 
 
 def _digest(key: Hashable) -> bytes:

@@ -5,6 +5,7 @@ from typing import TypedDict
 
 from oblr.problem import Completion, Problem
 from oblr.rewards.base import Reward, score
+from oblr.rewards.evaluating import evaluates
 
 
 class Part(TypedDict):
@@ -25,6 +26,10 @@ class WeightedSum:
             name: part["weight"] * score(part["reward"], problem, text, completion).value
             for name, part in self.parts.items()
         }
+
+    def evaluates(self, problem: Problem) -> str:
+        """What in the first part that runs text does so."""
+        return next(filter(None, (evaluates(part["reward"], problem) for part in self.parts.values())), "")
 
     def warm_up(self) -> None:
         for part in self.parts.values():

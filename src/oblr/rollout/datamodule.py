@@ -149,6 +149,7 @@ class RolloutDataModule(L.LightningDataModule):
         if all(problem.prompt in self.held_out_prompts for problem in self.first):  # none may be left
             next(self.next_problems())
             self.position = 0
+        self.notes.append(self.reward_pool.words)
         self.notes += try_out(self.golds, self.first, "data.train")
         self.warned = any(not paid for _, paid in self.golds.known.values())  # the user has been told
         self.notes += try_out(self.golds, self.held_out, "data.held_out")

@@ -66,6 +66,11 @@ def section(**settings: tuple[Any, str]) -> Section:
     return {name: Setting(*setting) for name, setting in settings.items()}
 
 
+#: What processes that score may reach.
+READABLE = (Words, "files and folders that a reward reads, besides code")
+TRUST = (bool, "whether a reward has the run's own rights, network and files: then a response may have them as well")
+
+
 def in_words(kind: Any) -> str:
     """A kind as people say it: ``integer ≥ 1``."""
     if isinstance(kind, dict | Part | Parts):

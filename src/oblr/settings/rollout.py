@@ -3,6 +3,8 @@
 from typing import Any, Literal
 
 from oblr.settings.kinds import (
+    READABLE,
+    TRUST,
     Count,
     Few,
     Natural,
@@ -69,6 +71,8 @@ CLASSES: dict[str, Section] = {
         workers=(Few, "processes"),
         timeout=(Positive, "for one response, which then gets 0, seconds"),
         memory_gib=(Positive, "of a worker beyond what the reward needs, GiB"),
+        readable=READABLE,
+        trust=TRUST,
     ),
 }
 FORMAT = (Part("oblr.rewards"), "what of a response is its answer")

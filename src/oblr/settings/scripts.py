@@ -6,6 +6,8 @@ from annotated_types import Ge, Le
 
 from oblr.settings.data import CHOICES, DATA, ROWS
 from oblr.settings.kinds import (
+    READABLE,
+    TRUST,
     Count,
     Few,
     Natural,
@@ -130,6 +132,8 @@ CLASSES: dict[str, Section] = {
         reward=(Part("oblr.rewards"), "what scores a response"),
         max_new_tokens=(Count | None, "longest response, tokens; null: as long as the context and 2048 let it be"),
         prose=PROSE,
+        readable=READABLE,
+        trust=TRUST,
     ),
     "oblr.evaluation.local.local": section(
         path=(str, "a JSON, CSV or Parquet file, a folder with a copy of a Hub data set, or a Hub id"),
@@ -140,6 +144,8 @@ CLASSES: dict[str, Section] = {
         reward=(Part("oblr.rewards"), "what scores a response"),
         max_new_tokens=(Count | None, "longest response, tokens; null: as long as the context and 2048 let it be"),
         prose=PROSE,
+        readable=READABLE,
+        trust=TRUST,
     ),
     "oblr.policy.pretraining.PretrainModule": section(
         corpus=(Part("oblr.data"), "texts"),
