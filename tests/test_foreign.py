@@ -71,3 +71,13 @@ def test_overrides_of_a_checkpoint():
         plain_overrides(["a b = = c"], [], SOURCE)
     with pytest.raises(SettingError, match=r"would call oc.env in experiment"):
         plain_overrides(["experiment=${oc.env:HOME}"], [], SOURCE)
+
+
+@pytest.mark.parametrize(("name", "value"), [("trust", True), ("readable", ["/home"]), ("readable", "/home")])
+def test_nobody_else_frees_a_reward(name, value):
+    """Neither for a run that goes on nor for a benchmark whose responses are scored anew."""
+    config = {"reward_pool": {"timeout": 5.0, "trust": False, "readable": [], name: value}}
+    with pytest.raises(SettingError, match=rf"^ckpt_path: run would let .* by reward_pool\.{name}"):
+        check(config)
+    check(config, f"reward_pool.{name}={value}".replace("'", ""))
+    check({"reward_pool": {"timeout": 5.0, "trust": False, "readable": []}})

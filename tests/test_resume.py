@@ -134,6 +134,11 @@ def test_what_a_checkpoint_cannot_follow_is_refused(begun, hydra, own, typed, na
     assert named in str(refused.value)
 
 
+def test_steps_that_are_done_are_not_taken_back(begun, hydra):
+    with pytest.raises(SettingError, match=r"^steps: .* has done 1 steps, more than 0"):
+        go_on(begun[LIGHT], "steps=0")
+
+
 def test_a_policy_is_the_same_in_another_folder_and_another_in_its_own_tokenizer(hydra, tmp_path):
     begin(hydra, tmp_path / "run", *LIGHT)
     begin(hydra, tmp_path / "penalised", *LIGHT, "kl=k1")

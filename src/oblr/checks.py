@@ -19,6 +19,7 @@ from oblr.policy.loading import load_config
 from oblr.policy.positions import check_lengths
 from oblr.policy.step import PolicyModule
 from oblr.run.checkpoint import meta, shapes
+from oblr.run.manifest import read_manifest
 from oblr.run.resumed import Difference, at, choose_checkpoint, differences, shown, unlike
 from oblr.schedules.base import Schedule
 from oblr.types import ResponseTokens
@@ -193,6 +194,9 @@ def check_followed(path: Path, policy: PolicyModule, now: Mapping[str, Any]) -> 
         problem = f"{path} does not say what it was made with: it is of an earlier version"
         raise SettingError("ckpt_path", problem, "go on with the code that has written it")
     then, told, own = kept["run"]["config"], kept["run"]["told"], policy.run
+    done, asked = read_manifest(path).order.step, at(own["config"], "steps")
+    if asked < done:
+        raise SettingError("steps", f"{path} has done {done} steps, more than {asked}", "ask for more, or begin anew")
     if "weights" in policy.base and "weights" not in kept["base"] and policy.path != then["policy"]["path"]:
         raise other_part(path, "policy.path", then["policy"]["path"], policy.path)
     parts: dict[str, Schedule | Baseline] = {"schedule": policy.schedule, "baseline": policy.baseline}

@@ -28,12 +28,14 @@ from oblr.settings.check import CLASSES
 HARMLESS = {"root", "models", "computed_in", "run_folder", "hydra", "oc.select"}
 #: Of Hydra, a function that finds another one, by its argument ``path``.
 FINDS = re.compile(r"hydra\.utils\.get_(class|method|object|static_method)")
+#: Settings that take protection away, and are nobody's but the user's to give.
+LIFTS = re.compile(r"(?:^|\.)(trust|readable)(?:\.\d+)?$")
 #: A setting's path and its value.
 Leaf = tuple[str, Any]
 
 
 def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) -> None:
-    """Whether a configuration from ``source`` names anything to run that nobody here has named.
+    """Whether a configuration from ``source`` names anything to run, or frees a reward, as nobody here has.
 
     Args:
         cfg: composed, or a container; references are looked at before they are followed.
@@ -48,6 +50,14 @@ def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) ->
     for path, value in leaves(raw):
         _check_reference(path, value, ours, setting, source)
     resolved = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg
+    freed = {path for path, value in given(typed) if value and LIFTS.search(path)}
+    for path, value in leaves(resolved):
+        if value and (lifts := LIFTS.search(path)) and not any(own.endswith(lifts[1]) for own in freed):
+            raise SettingError(
+                setting,
+                f"{source} would let responses do more than rewards may, by {path}={value!s:.80}",
+                f"where that is right, give {path[: lifts.end(1)]} yourself",
+            )
     for path, value in named(resolved):
         if renewed(value) not in CLASSES and value not in ours:
             raise SettingError(
@@ -67,17 +77,22 @@ def _check_reference(path: str, value: Any, ours: set[str], setting: str, source
 
 
 def known(typed: Sequence[str]) -> set[str]:
-    """All that is written in the user's configuration files and on the command line."""
-    found, folders = set[str](), [CONF]
+    """All words that are written in the user's configuration files and on the command line."""
+    return {value for _, value in given(typed) if isinstance(value, str)}
+
+
+def given(typed: Sequence[str]) -> Iterator[Leaf]:
+    """All values there, those of files by their paths in them."""
+    folders = [CONF]
     for override in OverridesParser.create().parse_overrides(list(typed)):
-        own = list(leaves({"": override.value() if not override.is_sweep_override() else None}))
-        found |= {value for _, value in own if isinstance(value, str)}
-        if override.key_or_group == "hydra.searchpath":
+        name = override.key_or_group
+        own = list(leaves(None if override.is_sweep_override() else override.value(), name))
+        yield from own
+        if name == "hydra.searchpath":
             folders += [Path(value.removeprefix("file://")) for _, value in own if str(value).startswith("file://")]
     for folder in folders:
         for file in sorted(folder.rglob("*.yaml")):
-            found |= {value for _, value in leaves(yaml.safe_load(file.read_text())) if isinstance(value, str)}
-    return found
+            yield from leaves(yaml.safe_load(file.read_text()))
 
 
 def leaves(node: Any, path: str = "") -> Iterator[Leaf]:

@@ -53,6 +53,7 @@ from oblr.run import inputs
 from oblr.run.checkpoint import meta
 from oblr.run.launchers import find_world
 from oblr.run.lock import sole_user
+from oblr.run.manifest import read_manifest
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import next_number, write_finished, write_record
@@ -114,6 +115,8 @@ def main(cfg: DictConfig) -> None:
     others = [f"{path}: {shown(before)} → {shown(now)}" for path, before, now in differing]
     if checkpoint is not None:
         others += since(checkpoint, policy.run["inputs"])
+        if read_manifest(checkpoint).order.step == cfg.steps:
+            datamodule.notes.append(f"all {cfg.steps} steps are done: the results are written anew; steps=N goes on")
     again = (folder / "run.json").exists()
     joining = cfg.ckpt_path is not None or not first
     before = contents(folder)
