@@ -32,12 +32,14 @@ class Truth:
         logs: log-probabilities of all responses, float64 [n].
         norms: ``n_i`` [S].
         groups: ``‖g_q‖²`` [S / GROUP_SIZE].
+        parts: what each trained parameter has of ``n_i``, [S, P].
         squares: squared norm of each trained parameter's part of ``Σ_i c_i ∇log π(o_i|q)``, [P].
     """
 
     logs: Tensor
     norms: Tensor
     groups: Tensor
+    parts: Tensor
     squares: Tensor
 
 
@@ -55,15 +57,16 @@ class Plain:
 
     def truth(self) -> Truth:
         """Leaves ``Σ_i c_i ∇log π(o_i|q)`` in ``.grad``."""
-        logs, norms = [], []
+        logs, parts = [], []
         for i in range(len(self.rollouts)):
             self.scorer.zero_grad()
             logs.append(differentiate(self.own(i), 1.0))
-            norms.append(squares(self.scorer).sum())
+            parts.append(squares(self.scorer))
         differentiate(self.own(2), COEFFICIENTS[2])  # the gradient of the last one is still there
+        norms = torch.stack(parts).sum(1)
         groups = torch.stack([COEFFICIENTS[0] ** 2 * norms[0], squares(self.scorer).sum()])
         differentiate(self.own(0), COEFFICIENTS[0])
-        return Truth(torch.cat(logs), torch.stack(norms), groups, squares(self.scorer))
+        return Truth(torch.cat(logs), norms, groups, torch.stack(parts), squares(self.scorer))
 
     def add_gradient(self, sign: float = 1.0) -> None:
         """Adds ``± Σ_i c_i ∇log π(o_i|q)`` to ``.grad``."""
@@ -80,11 +83,13 @@ class Gaps:
         logs: of all log-probabilities.
         norms: the largest of an ``n_i`` or ``‖g_q‖²``.
         gradients: of the weighted gradient, of each trained parameter, float64 [P].
+        parts: of each trained parameter's part of an ``n_i``, likewise.
     """
 
     logs: float
     norms: float
     gradients: Tensor
+    parts: Tensor
 
 
 def gaps(scorer: TokenScorer, truth: Truth, logs: Tensor, found: Tensor, expected: Tensor) -> Gaps:
@@ -102,7 +107,14 @@ def gaps(scorer: TokenScorer, truth: Truth, logs: Tensor, found: Tensor, expecte
     of_gradients = torch.where(left == 0, 0.0, left / (whole + NOTHING * whole.norm()))
     pooled = torch.cat([of_logs[None], of_norms[None], of_gradients]).nan_to_num(nan=torch.inf)
     pooled = of_run().reduce(pooled, "max").cpu()
-    return Gaps(pooled[0].item(), pooled[1].item(), pooled[2:])
+    return Gaps(pooled[0].item(), pooled[1].item(), pooled[2:], torch.zeros_like(pooled[2:]))
+
+
+def gaps_of_parts(truth: Truth, found: Tensor) -> Gaps:
+    """Of parts of ``n_i``, [S, P], where nothing else is compared. Collective."""
+    of_parts = (found - truth.parts).abs() / (truth.parts + NOTHING**2 * truth.norms[:, None])
+    pooled = of_run().reduce(of_parts.nan_to_num(nan=torch.inf).amax(0), "max").cpu()
+    return Gaps(0.0, 0.0, torch.zeros_like(pooled), pooled)
 
 
 def differentiate(logprobs: Tensor, coefficient: float) -> Tensor:
@@ -125,9 +137,10 @@ def squares(scorer: TokenScorer) -> Tensor:
     """``‖.grad‖²`` of each trained parameter, float64 [P]."""
     found = []
     for p in trained(scorer.lm).values():
-        grad = torch.zeros(()) if p.grad is None else p.grad
+        grad = torch.zeros(1) if p.grad is None else p.grad
         grad = grad.to_local() if isinstance(grad, DTensor) else grad
-        found.append(torch.linalg.vector_norm(grad, dtype=torch.float32).double().square().to(device(scorer)))
+        rows = torch.linalg.vector_norm(grad, dim=-1, dtype=torch.float32)  # a sum of a million would be 1e-4 off
+        found.append(rows.double().square().sum().to(device(scorer)))
     return of_run().reduce(torch.stack(found)) if scorer.sharded else torch.stack(found)
 
 

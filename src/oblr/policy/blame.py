@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from oblr.gradnorm.capture import capture
-from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
 from oblr.policy.model import TokenScorer
 from oblr.run.ranks import of_run
@@ -35,26 +34,6 @@ def strange_layer(scorer: TokenScorer, packed: PackedBatch, own: Callable[[int],
                 gaps[name] = max(gaps.get(name, 0.0), gap.nan_to_num(nan=torch.inf).item())
     gaps = _of_all_ranks(gaps)
     return next((name for name, gap in gaps.items() if gap > rounding), "its head")
-
-
-def strange_norm(scorer: TokenScorer, alone: PackedBatch, expected: dict[str, float]) -> str:
-    """The parameter whose squared norm is furthest from what autograd says of this one sequence."""
-    lm = scorer.lm
-    gaps: dict[str, float] = {}
-    for in_slices in (scorer.sharded, True):
-        scorer.in_slices = in_slices
-        with capture(lm, alone.segments, alone.target_segments) as tape:
-            logprobs = scorer(alone).logprobs
-            with no_autocast(logprobs):
-                logprobs.sum().backward()
-        found = dict.fromkeys(map(id, lm.parameters()), 0.0)
-        for (module, name), squares in tape.parts.items():
-            found[id(module.get_parameter(name))] += squares.item()
-        for name, p in lm.named_parameters():
-            if name in expected:
-                gaps[name] = max(gaps.get(name, 0.0), abs(found[id(p)] - expected[name]))
-    gaps = _of_all_ranks(gaps)
-    return max(gaps, key=gaps.__getitem__)
 
 
 def _of_all_ranks(gaps: dict[str, float]) -> dict[str, float]:

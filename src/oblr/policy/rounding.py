@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oblr.policy.autograds import NOTHING, Gaps, Plain, Truth, gaps
+from oblr.policy.autograds import NOTHING, Gaps, Plain, Truth, gaps, gaps_of_parts
 from oblr.run.randomness import derived_seed
 
 #: Relative differences that are always rounding, by the precision of the layers' products: benchmarks/selfcheck.py.
@@ -33,12 +33,14 @@ class Limits:
 
     def of(self, found: Gaps) -> Gaps:
         """The limits of these differences. Collective: the same on all ranks, as ``found`` is."""
-        floor = Gaps(OF_LOGS * self.floor, self.floor, torch.full_like(found.gradients, self.floor))
-        if found.logs <= floor.logs and found.norms <= floor.norms and bool((found.gradients <= self.floor).all()):
+        floors = torch.full_like(found.gradients, self.floor)
+        floor = Gaps(OF_LOGS * self.floor, self.floor, floors, floors)
+        each = torch.stack([found.gradients, found.parts])
+        if found.logs <= floor.logs and found.norms <= floor.norms and bool((each <= self.floor).all()):
             return floor
         of_logs, of_norms = TIMES * self.rounding.logs, TIMES * self.rounding.norms
-        of_gradients = (TIMES * self.rounding.gradients).clamp(min=self.floor)
-        return Gaps(max(floor.logs, of_logs), max(floor.norms, of_norms), of_gradients)
+        of_each = (TIMES * torch.stack([self.rounding.gradients, self.rounding.parts])).clamp(min=self.floor)
+        return Gaps(max(floor.logs, of_logs), max(floor.norms, of_norms), *of_each)
 
     @cached_property
     def rounding(self) -> Gaps:
@@ -49,10 +51,13 @@ class Limits:
         self.plain.add_gradient(-1.0)
         found, expected = (torch.cat([one.norms, one.groups, one.squares.sum()[None]]) for one in (other, truth))
         far = gaps(scorer, truth, other.logs, found, expected)
+        parts = gaps_of_parts(truth, other.parts)
         scorer.zero_grad()
         # Norms of a few sequences may agree by chance: of the whole gradient, which has more of it, no more does.
         whole = (far.gradients * _weights(truth)).norm().item()
-        return Gaps(_finite(far.logs), max(_finite(far.norms), _finite(whole)), far.gradients.nan_to_num(0, posinf=0))
+        of_gradients, of_parts = (each.nan_to_num(0, posinf=0) for each in (far.gradients, parts.parts))
+        norms = max(_finite(far.norms), _finite(whole))
+        return Gaps(_finite(far.logs), norms, of_gradients, of_parts.maximum(2 * of_gradients).clamp(min=norms))
 
 
 def _finite(gap: float) -> float:

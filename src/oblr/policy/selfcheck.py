@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from oblr.errors import SettingError
+from oblr.gradnorm.capture import capture
 from oblr.gradnorm.measure import GradNorms
+from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, pack
 from oblr.policy import blame
 from oblr.policy.autograds import (
@@ -24,10 +26,9 @@ from oblr.policy.autograds import (
     GROUP_SIZE,
     Gaps,
     Plain,
-    differentiate,
     gaps,
+    gaps_of_parts,
     one_line,
-    squares,
     trained,
 )
 from oblr.policy.model import TokenScorer
@@ -95,8 +96,11 @@ class Round:
                 self.scorer.zero_grad()
                 self.plain.add_gradient()
             found[route] = self.subtract(norms, packed)
-        for route, differences in found.items():
-            self.judge(route, differences, self.limits.of(differences), whole)
+        found["layer by layer"] = self.parts(whole)
+        limits = {route: self.limits.of(differences) for route, differences in found.items()}
+        for judge in (self.judge_logs, self.judge_gradients, self.judge_parts, self.judge_norms):
+            for route in found:
+                judge(route, found[route], limits[route], whole)
         self.scorer.zero_grad()  # a pass without gradients would keep some of what shards have
         self.check_reach()
 
@@ -113,36 +117,63 @@ class Round:
         expected = torch.cat([truth.norms, truth.groups if whole else truth.squares.sum()[None]])
         return gaps(scorer, truth, scores.tokens.logs, torch.cat([scores.weights, groups]), expected)
 
-    def judge(self, route: str, found: Gaps, limits: Gaps, whole: PackedBatch) -> None:
-        """Says what is off first: log-probabilities, then the gradient of a parameter, then a norm."""
-        scorer, plain = self.scorer, self.plain
+    def parts(self, packed: PackedBatch) -> Gaps:
+        """Of what each parameter has of every ``n_i``: in the sum small ones vanish."""
+        scorer, lm = self.scorer, self.scorer.lm
+        places = {id(p): i for i, p in enumerate(trained(lm).values())}
+        worst: list[Gaps] = []
+        for in_slices in (scorer.sharded, True):
+            scorer.in_slices = in_slices
+            with one_line("the step cannot run it"), capture(lm, packed.segments, packed.target_segments) as tape:
+                logprobs = scorer(packed).logprobs
+                with no_autocast(logprobs):
+                    logprobs.sum().backward()
+            found = torch.zeros_like(self.truth.parts)
+            for (module, name), norms in tape.parts.items():
+                place = places.get(id(module.get_parameter(name)))
+                if place is not None:  # else its head is another one's, which log-probabilities tell
+                    found[:, place] += norms
+            worst.append(gaps_of_parts(self.truth, found))
+        return max(worst, key=lambda one: one.parts.max().item())
+
+    def judge_logs(self, route: str, found: Gaps, limits: Gaps, whole: PackedBatch) -> None:
         if not found.logs <= limits.logs:
-            layer = blame.strange_layer(scorer, whole, plain.own, max(limits.logs / 2, 2 * self.eps))
+            rounding = max(limits.logs / 2, 2 * torch.finfo(self.precision).eps)
+            layer = blame.strange_layer(self.scorer, whole, self.plain.own, rounding)
             refuse(
                 f"{layer} computes something else for packed sequences than in the model's own forward: "
                 f"log-probabilities differ by {self.said(found.logs, limits.logs, route)}"
             )
+
+    def judge_gradients(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
         over = ~(found.gradients <= limits.gradients)
         if over.any():
-            places = {name: i for i, name in enumerate(trained(scorer.lm))}
-            order = blame.backward_order(scorer.lm, lambda: plain.own(0))
+            places = {name: i for i, name in enumerate(trained(self.scorer.lm))}
+            order = blame.backward_order(self.scorer.lm, lambda: self.plain.own(0))
             name = next(name for name in order if name in places and over[places[name]])
             gap, limit = (one[places[name]].item() for one in (found.gradients, limits.gradients))
             refuse(f"the gradient of {name} differs by {self.said(gap, limit, route)} from autograd's")
+
+    def judge_parts(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
+        if not (found.parts <= limits.parts).all():
+            i = int((found.parts / limits.parts).argmax())
+            said = self.said(found.parts[i].item(), limits.parts[i].item(), route)
+            refuse(
+                f"squared norms of gradients differ by {said} from autograd's, "
+                f"first that of {list(trained(self.scorer.lm))[i]}"
+            )
+
+    def judge_norms(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
         if not found.norms <= limits.norms:
-            scorer.zero_grad()
-            differentiate(plain.own(0), 1.0)
-            alone, expected = pack(self.rollouts[:1]).to(self.truth.logs.device), squares(scorer).tolist()
-            layer = blame.strange_norm(scorer, alone, dict(zip(trained(scorer.lm), expected, strict=True)))
             said = self.said(found.norms, limits.norms, route)
-            refuse(f"squared norms of gradients differ by {said} from autograd's, first that of {layer}")
+            refuse(f"squared norms of whole gradients differ by {said} from autograd's")
 
     def check_reach(self) -> None:
         """Whether log-probabilities stay those of each sequence alone beside the longest, and in the longest row."""
         scorer, longest, logs = self.scorer, self.longest, self.truth.logs
         with one_line("the step cannot run it with long sequences"):
             if longest is not None:
-                self.judge_logs(
+                self.judge_reach(
                     beside(scorer, self.rollouts, logs, longest, scorer.longest_row),
                     f"once a sequence of {longest} tokens is packed beside them",
                     "set rollout.max_model_len to the length from which positions mean something else, or use another",
@@ -154,17 +185,14 @@ class Round:
                 refuse(f"rows of more than its {context} positions fail: its causal mask is a table of that size")
             if context <= ROW and context * sum(p.numel() for p in scorer.parameters()) <= MOST:
                 row = in_one_row(scorer, self.rollouts, logs, context + 1)
-                self.judge_logs(row, f"in rows of more than its {context} positions")
+                self.judge_reach(row, f"in rows of more than its {context} positions")
 
-    def judge_logs(self, gap: Tensor, where: str, fix: str | None = None) -> None:
-        found = Gaps(of_run().greatest(gap.nan_to_num(nan=torch.inf).item()), 0.0, torch.zeros(()))
+    def judge_reach(self, gap: Tensor, where: str, fix: str | None = None) -> None:
+        nothing = torch.zeros(len(trained(self.scorer.lm)), dtype=torch.float64)
+        found = Gaps(of_run().greatest(gap.nan_to_num(nan=torch.inf).item()), 0.0, nothing, nothing)
         limit = self.limits.of(found).logs
         if not found.logs <= limit:
             refuse(f"log-probabilities differ by {self.said(found.logs, limit)} {where}", *([fix] if fix else []))
-
-    @property
-    def eps(self) -> float:
-        return torch.finfo(self.precision).eps
 
     def said(self, gap: float, limit: float, route: str = "") -> str:
         """The number that was compared, what it was compared with, and where it was found."""

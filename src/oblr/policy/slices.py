@@ -161,6 +161,8 @@ def _gathered_whole(scorer: TokenScorer) -> Iterator[None]:
         for p in trained if scorer.sharded else ():
             p.grad_dtype = torch.float32  # type: ignore[attr-defined]
         for state in states:
+            if state is states[0]:
+                state._lazy_init()  # the root's: what the first pass would do would undo this
             _gather_by(state, exact, torch.float32)
         yield
     finally:
