@@ -64,9 +64,9 @@ def compared() -> Iterator[dict[bool, list[float]]]:
     of = rounding.Limits.of
 
     def noting(self: rounding.Limits, gaps: Gaps) -> Gaps:
-        limits = of(self, gaps)
-        worst = (gaps.gradients / limits.gradients).max().item(), (gaps.parts / limits.parts).max().item()
         narrow = self.floor == rounding.FLOORS[torch.float32]
+        limits = of(self, gaps) if narrow else self.widest
+        worst = (gaps.gradients / limits.gradients).max().item(), (gaps.parts / limits.parts).max().item()
         found[narrow].append(max(gaps.logs / limits.logs, gaps.norms / limits.norms, *worst))
         return limits
 

@@ -77,7 +77,7 @@ def test_a_run_ends_in_one_line(train, monkeypatch):
     result = train("steps=1", "policy._target_=planted.NoisyPolicy")
     assert result.returncode == 2
     assert re.fullmatch(
-        r"error: policy\.path: model\.embed_tokens computes .* % \(this model .*\); see docs/models\.md\n",
+        r"error: policy\.path: model\.embed_tokens computes .* % \(in float32.*\) \(this .*\); see docs/models\.md\n",
         result.stderr,
     )
 

@@ -38,9 +38,14 @@ class Limits:
         each = torch.stack([found.gradients, found.parts])
         if found.logs <= floor.logs and found.norms <= floor.norms and bool((each <= self.floor).all()):
             return floor
-        of_logs, of_norms = TIMES * self.rounding.logs, TIMES * self.rounding.norms
-        of_each = (TIMES * torch.stack([self.rounding.gradients, self.rounding.parts])).clamp(min=self.floor)
-        return Gaps(max(floor.logs, of_logs), max(floor.norms, of_norms), *of_each)
+        return self.widest
+
+    @cached_property
+    def widest(self) -> Gaps:
+        """What the model's own rounding allows."""
+        far, floor = self.rounding, self.floor
+        of_each = (TIMES * torch.stack([far.gradients, far.parts])).clamp(min=floor)
+        return Gaps(max(TIMES * far.logs, OF_LOGS * floor), max(TIMES * far.norms, floor), *of_each)
 
     @cached_property
     def rounding(self) -> Gaps:
