@@ -370,3 +370,12 @@ class NoisyPolicy(PolicyModule):
     def configure_model(self) -> None:
         super().configure_model()
         noise(self.scorer.lm)
+
+
+class WrongSecondRank(PolicyModule):
+    """Another one: the second rank alone has a norm's gradient wrong, as by kernels of its own."""
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if self.global_rank == 1:
+            steeper(self.scorer.lm, 0.01).__enter__()
