@@ -45,6 +45,27 @@ def healthy(family: str = "qwen3", tied: bool = True) -> PreTrainedModel:
     return lm.train()
 
 
+def deep(family: str, layers: int, gain: float = 1.0, hidden: int = 64) -> PreTrainedModel:
+    """A random model of this depth in which a layer's outputs are ``gain`` times as large as what it is given.
+
+    At 2 rounding grows from layer to layer.
+    """
+    torch.manual_seed(0)
+    shape = SHAPE | {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
+    lm: PreTrainedModel
+    if family == "qwen3":
+        lm = Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=True, head_dim=hidden // 4, **shape))  # type: ignore[arg-type]
+    else:
+        lm = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **shape))  # type: ignore[arg-type]
+    for name, p in lm.named_parameters():
+        drawn = torch.randn_like(p)
+        if p.ndim == 1:
+            p.data = 1 + 0.1 * drawn if "norm" in name else 0.1 * drawn
+        else:
+            p.data = gain * drawn * (0.05 if p is lm.get_input_embeddings().weight else p.shape[1] ** -0.5)
+    return lm.train()
+
+
 Plant = Callable[[PreTrainedModel], AbstractContextManager[Any]]
 
 
@@ -219,6 +240,89 @@ CAPTURE: dict[str, Plant] = {
         "weighted_sum",
         lambda right: lambda self, c, f: right(self, None if c is None else c * 0 + 1, f),
     ),
+    "a linear layer missing from the norms": lambda lm: missing_layer(lm, 1.0),
+    "a norm missing from the norms": lambda lm: patch.object(
+        uses.SumUse, "square_norms", _scaled(uses.SumUse.square_norms, middle(lm).input_layernorm, 0.0)
+    ),
+    "temperature 1 % off": lambda lm: warmer(lm, 0.01),
+    "a key's bias without its gradient": lambda lm: patch.object(
+        capture, "SumUse", _times(capture.SumUse, lambda module, name: (module, name) == (key(lm), "bias"), 0.0)
+    ),
+    "a small parameter's gradient 1 % off": lambda lm: steeper(lm, 0.01),
+    "gradients of split groups 1 % off": lambda lm: split_groups(lm, 0.01),
+}
+
+
+def middle(lm: PreTrainedModel) -> Any:
+    """The layer in the middle of the depth."""
+    layers = lm.model.layers
+    return layers[len(layers) // 2]
+
+
+def key(lm: PreTrainedModel) -> nn.Module:
+    return middle(lm).self_attn.k_proj
+
+
+def _scaled(right: Any, module: nn.Module, factor: float) -> Any:
+    return lambda self, norms: right(self, norms) * (factor if self.module is module else 1)
+
+
+def _times(right: Any, planted: Callable[[nn.Module, str], bool], factor: float) -> Any:
+    class Wrong(right):
+        def __init__(self, module: nn.Module, name: str, b: Tensor, segments: Segments):
+            super().__init__(module, name, b * factor if planted(module, name) else b, segments)
+
+    return Wrong
+
+
+# Those that may be as small as one likes: ``share`` of what is right is missing, or too much.
+
+
+def missing_layer(lm: PreTrainedModel, share: float) -> AbstractContextManager[Any]:
+    """Of a linear layer's part of every ``n_i``."""
+    wrong = _scaled(uses.LinearUse.square_norms, middle(lm).mlp.up_proj, 1 - share)
+    return patch.object(uses.LinearUse, "square_norms", wrong)
+
+
+def warmer(lm: PreTrainedModel, share: float) -> AbstractContextManager[Any]:
+    """Of the temperature, where the head is gone through in slices."""
+    right = scorers.head_scores
+    return patch.object(scorers, "head_scores", lambda h, x, targets, t: right(h, x, targets, t * (1 + share)))
+
+
+def steeper(lm: PreTrainedModel, share: float) -> AbstractContextManager[Any]:
+    """Of the gradient of one layer's norm, which has as many numbers as its input."""
+    norm = middle(lm).post_attention_layernorm
+    return patch.object(capture, "SumUse", _times(capture.SumUse, lambda module, _: module is norm, 1 + share))
+
+
+def split_groups(lm: PreTrainedModel, share: float) -> AbstractContextManager[Any]:
+    """Of all gradients of groups that are in several micro-batches."""
+    right = tape.GradientSum.add
+    return patch.object(tape.GradientSum, "add", lambda self, m, n, g: right(self, m, n, g * (1 + share)))
+
+
+@contextmanager
+def coarser(lm: PreTrainedModel, share: float) -> Iterator[None]:
+    """Of a layer's output, at random, in training and in bfloat16 alone: float32 shows nothing of it."""
+
+    def hook(module: nn.Module, _: Any, y: Tensor) -> Tensor:
+        low = y.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+        return y * (1 + share * torch.randn_like(y)) if low and module.training else y
+
+    handle = middle(lm).register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+#: By name, with what each is a share of.
+GRADED: dict[str, Callable[[PreTrainedModel, float], AbstractContextManager[Any]]] = {
+    "of a linear layer's part of n_i": missing_layer,
+    "of the temperature": warmer,
+    "of a norm's gradient": steeper,
+    "of split groups' gradients": split_groups,
 }
 
 
@@ -266,3 +370,12 @@ class NoisyPolicy(PolicyModule):
     def configure_model(self) -> None:
         super().configure_model()
         noise(self.scorer.lm)
+
+
+class WrongSecondRank(PolicyModule):
+    """Another one: the second rank alone has a norm's gradient wrong, as by kernels of its own."""
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if self.global_rank == 1:
+            steeper(self.scorer.lm, 0.01).__enter__()

@@ -1,68 +1,128 @@
-"""Does the self-check at start-up find what is wrong, and what does it cost?
+"""Does the self-check at start-up find what is wrong, at any depth and precision, and what does it cost?
 
     python benchmarks/selfcheck.py [--quick]
 
-- **Faults**: those of ``planted.py``, one after the other, in a healthy model of two layers in float32; each has to end
-  the check with one line, and models that are healthy have to pass: Qwen3 and Qwen2 (biases), tied and untied.
-- **Rounding**: the largest relative differences that the check finds in healthy models, by precision; its tolerances
-  are above all of them.
+- **Faults**: those of ``planted.py``, one after the other, in random models of 2 to 64 layers, in float32, in bfloat16,
+  and under autocast, whose first round is float32's, of 2 and 12 layers; each has to end the check with one line.
+- **Healthy models**: Qwen3 and Qwen2 of the same depths, whose layers' outputs are once and twice as large as what they
+  are given; Qwen3 and Qwen2 (biases), tied and untied; the pocket policy; SmolLM2-135M, if it is there. All pass. What
+  they are off by, over the limit: in float32, and in bfloat16, where the limit is the model's own rounding.
+- **The smallest fault seen**: 1 % of something is planted in the middle of the depth, and found to be a number of times
+  the limit. The last one is there in bfloat16 alone: float32 shows nothing of it.
 - **Cost**: a check's seconds over those of the update with one batch of 16 × 8 responses of 64 tokens, exact norms in
   two passes, of the pocket policy, and with a quarter of that of a Qwen3 of 29 M parameters; median of nine rounds.
 """
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest.mock import patch
 
 import torch
-from planted import FAULTS, SHAPE, healthy
+from planted import FAULTS, GRADED, SHAPE, coarser, deep, healthy
 from report import ROOT, Figure, at_most, median_ratio, write
+from smollm2 import FOLDER
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
-from oblr.policy import selfcheck
+from oblr.policy import rounding, selfcheck
+from oblr.policy.autograds import Gaps
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
 from oblr.types import Completion, Problem, Rollout
 
 FAMILIES = [(family, tied) for family in ("qwen3", "qwen2") for tied in (True, False)]
+DEPTHS, AUTOCAST_DEPTHS, GAINS = (2, 12, 36, 64), (2, 12), (1.0, 2.0)
+PRECISIONS = ("float32", "bfloat16", "autocast")
+POCKET = str(ROOT / "models" / "pocket")
+PLANTED = 0.01
 N_PROMPTS, GROUP_SIZE, PROMPT, RESPONSE = 16, 8, 16, 64
 
 
-def said_of(name: str) -> str:
-    """What the check says of a healthy model with this fault; "" if nothing."""
-    family = "qwen2" if "bias" in name else "qwen3"
-    lm = healthy(family, tied="sliced" in name or "tied" in name)
-    scorer = TokenScorer(lm, 0.8)
-    selfcheck.check(scorer, torch.float32)
+def said_of(lm: PreTrainedModel, precision: str, fault: AbstractContextManager[object]) -> str:
+    """What the check says of a model with this fault; "" if nothing."""
+    lm = lm.bfloat16() if precision == "bfloat16" else lm
     try:
-        with FAULTS[name](lm):
-            selfcheck.check(scorer, torch.float32)
+        with fault, _autocast(precision):
+            selfcheck.check(TokenScorer(lm, 0.8), torch.float32 if precision == "float32" else torch.bfloat16)
     except SettingError as error:
         return str(error)
     return ""
 
 
-def differences(lm: PreTrainedModel, precision: torch.dtype) -> tuple[float, float, float]:
-    """The largest that the check meets: of log-probabilities, norms, and gradients."""
-    found: list[tuple[float, float]] = []
-    gradients: list[float] = []
-    subtract, largest = selfcheck.subtract, selfcheck.largest
+def _autocast(precision: str) -> AbstractContextManager[object]:
+    return torch.autocast("cpu", torch.bfloat16) if precision == "autocast" else nullcontext()
 
-    def noting(*arguments: object) -> tuple[float, float]:
-        found.append(subtract(*arguments))  # type: ignore[arg-type]
-        return found[-1]
 
-    def noting_largest(gaps: torch.Tensor) -> float:
-        gradients.append(largest(gaps))
-        return gradients[-1]
+@contextmanager
+def compared() -> Iterator[dict[bool, list[float]]]:
+    """Differences over their limits, whether they are in float32 or not; nothing is refused for them."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    of = rounding.Limits.of
 
-    with patch.object(selfcheck, "subtract", noting), patch.object(selfcheck, "largest", noting_largest):
-        selfcheck.check(TokenScorer(lm, 1.0), precision)
-    return max(logs for logs, _ in found), max(norms for _, norms in found), gradients[-1]
+    def noting(self: rounding.Limits, gaps: Gaps) -> Gaps:
+        narrow = self.floor == rounding.FLOORS[torch.float32]
+        limits = of(self, gaps) if narrow else self.widest
+        worst = (gaps.gradients / limits.gradients).max().item(), (gaps.parts / limits.parts).max().item()
+        found[narrow].append(max(gaps.logs / limits.logs, gaps.norms / limits.norms, *worst))
+        return limits
+
+    with (
+        patch.object(rounding.Limits, "of", noting),
+        patch.multiple(
+            selfcheck.Round,
+            **dict.fromkeys(("judge_logs", "judge_gradients", "judge_parts", "judge_norms", "check_reach"), quiet),
+        ),
+    ):
+        yield found
+
+
+def quiet(*_: object) -> None:
+    """In place of what would refuse a model, or try rows that have nothing to do with what is measured."""
+
+
+def over_limits(lm: PreTrainedModel, precision: str, fault: AbstractContextManager[object] = nullcontext()):  # noqa: B008
+    """The largest in float32, and in bfloat16."""
+    with compared() as found:
+        said = said_of(lm, precision, fault)
+    assert not said, said
+    return max(found[True], default=0.0), max(found[False], default=0.0)
+
+
+def faults_at(depth: int, precision: str) -> tuple[list[Figure], dict[str, str]]:
+    said = {}
+    for name, plant in FAULTS.items():
+        lm = deep("qwen2" if "bias" in name else "qwen3", depth)
+        said[name] = said_of(lm, precision, plant(lm))
+    caught = sum(bool(line) for line in said.values())
+    name = f"{depth} layers, {precision}: faults caught"
+    return [Figure(name, caught, "", f"= {len(said)}", caught == len(said))], said
+
+
+def healthy_at(depth: int, precision: str, gains: Sequence[float]) -> list[Figure]:
+    found = [over_limits(deep(family, depth, gain), precision) for family in ("qwen3", "qwen2") for gain in gains]
+    name = f"{depth} layers, {precision}: healthy models, largest difference over its limit"
+    figures = [at_most(f"{name}, in float32", max(narrow for narrow, _ in found), "", 1.0)]
+    if precision != "float32":
+        figures.append(at_most(f"{name}, in bfloat16", max(wide for _, wide in found), "", 1.0))
+    return figures
+
+
+def smallest_at(depth: int, precision: str) -> list[Figure]:
+    figures = []
+    for name, plant in GRADED.items():
+        lm = deep("qwen3", depth)
+        narrow, _ = over_limits(lm, precision, plant(lm, PLANTED))
+        figures.append(Figure(f"{depth} layers, {precision}: smallest fault seen, {name}", 100 * PLANTED / narrow, "%"))
+    if precision != "float32":
+        lm = deep("qwen3", depth)
+        _, wide = over_limits(lm, precision, coarser(lm, 10 * PLANTED))
+        name = f"{depth} layers, {precision}: smallest noise seen on a layer's output that float32 has not"
+        figures.append(Figure(name, 1000 * PLANTED / wide, "%"))
+    return figures
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -104,28 +164,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    said = {name: said_of(name) for name in FAULTS}
+    figures: list[Figure] = []
+    said: dict[str, str] = {}
+    for depth in DEPTHS[:1] if quick else DEPTHS:
+        for precision in PRECISIONS[:2] if quick else PRECISIONS:
+            if precision != "autocast" or depth in AUTOCAST_DEPTHS:
+                of_depth, lines = faults_at(depth, precision)
+                figures += of_depth
+                said = said or lines
+            figures += healthy_at(depth, precision, GAINS[1:] if quick else GAINS)
+            figures += [] if quick and precision == "float32" else smallest_at(depth, precision)
+            print(*figures, sep="\n", flush=True)
     caught = sum(bool(line) for line in said.values())
-    figures = [
-        Figure("planted faults", len(said), ""),
-        Figure("caught", caught, "", f"= {len(said)}", caught == len(said)),
-    ]
-    worst = {torch.float32: [0.0], torch.bfloat16: [0.0]}
-    for family, tied in FAMILIES:
-        worst[torch.float32].append(max(differences(healthy(family, tied), torch.float32)))
-        worst[torch.bfloat16].append(max(differences(healthy(family, tied).bfloat16(), torch.bfloat16)))
-        with torch.autocast("cpu", torch.bfloat16):
-            worst[torch.bfloat16].append(max(differences(healthy(family, tied), torch.bfloat16)))
-    pocket = str(ROOT / "models" / "pocket")
-    for dtype in ("float32", "bfloat16"):
-        worst[getattr(torch, dtype)].append(max(differences(load_model(pocket, dtype), getattr(torch, dtype))))
-    for precision, found in worst.items():
-        name = str(precision).removeprefix("torch.")
-        figures.append(
-            at_most(f"healthy models: largest difference in {name}", max(found), "", selfcheck.TOLERANCES[precision])
-        )
+    figures.append(Figure("planted faults", len(said), ""))
+    figures.append(Figure("caught", caught, "", f"= {len(said)}", caught == len(said)))
+    others = {f"{family}, {'tied' if tied else 'untied'}": healthy(family, tied) for family, tied in FAMILIES}
+    others["pocket policy"] = load_model(POCKET, "float32")
+    if FOLDER.exists() and not quick:
+        others["SmolLM2-135M"] = load_model(str(FOLDER), "float32")
+    for name, lm in others.items():
+        for precision in ("autocast", "bfloat16"):  # the latter changes it
+            narrow, wide = over_limits(lm, precision)
+            title = f"{name}, {precision}: largest difference over its limit"
+            figures.append(at_most(f"{title}, in float32", narrow, "", 1.0))
+            figures.append(at_most(f"{title}, in bfloat16", wide, "", 1.0))
     rounds, groups = (1, 1) if quick else (9, N_PROMPTS)
-    figures.append(cost("pocket policy", load_model(pocket, "float32"), rounds, groups))
+    figures.append(cost("pocket policy", load_model(POCKET, "float32"), rounds, groups))
     if not quick:
         figures.append(cost("29 M parameters, a quarter of the batch", large(), rounds, groups // 4))
     write("selfcheck-quick" if quick else "selfcheck", figures, said=said)

@@ -15,8 +15,8 @@ from transformers.pytorch_utils import Conv1D
 #: Layers that have been found to be plain RMSNorms, and to be scales, or not to be.
 _RMS_NORMS: WeakSet[nn.Module] = WeakSet()
 _SCALES: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-#: Of embeddings that are not plain ones.
-_LOOKUPS: WeakKeyDictionary[nn.Module, Tensor | None] = WeakKeyDictionary()
+#: Of embeddings that are not plain ones, by the precision that they are in.
+_LOOKUPS: WeakKeyDictionary[nn.Module, dict[torch.dtype, Tensor | None]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -46,9 +46,10 @@ def lookup_scale(module: nn.Embedding, forward: Callable[[Tensor], Tensor]) -> T
         return None
     if type(module).forward is nn.Embedding.forward:
         return torch.ones(())
-    if module not in _LOOKUPS:
-        _LOOKUPS[module] = _tried_as_lookup(module, forward)
-    return _LOOKUPS[module]
+    known, precision = _LOOKUPS.setdefault(module, {}), module.weight.dtype
+    if precision not in known:
+        known[precision] = _tried_as_lookup(module, forward)
+    return known[precision]
 
 
 def _tried_as_lookup(module: nn.Embedding, forward: Callable[[Tensor], Tensor]) -> Tensor | None:

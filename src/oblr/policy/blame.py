@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from oblr.gradnorm.capture import capture
-from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch
 from oblr.policy.model import TokenScorer
+from oblr.run.ranks import of_run
 
 
 def strange_layer(scorer: TokenScorer, packed: PackedBatch, own: Callable[[int], object], rounding: float) -> str:
@@ -32,26 +32,14 @@ def strange_layer(scorer: TokenScorer, packed: PackedBatch, own: Callable[[int],
                 expected = alone[name][0]
                 gap = (output.flatten(0, 1)[packed.segments.rows[i, :size]] - expected).norm() / expected.norm()
                 gaps[name] = max(gaps.get(name, 0.0), gap.nan_to_num(nan=torch.inf).item())
+    gaps = _of_all_ranks(gaps)
     return next((name for name, gap in gaps.items() if gap > rounding), "its head")
 
 
-def strange_norm(scorer: TokenScorer, alone: PackedBatch, expected: dict[str, float]) -> str:
-    """The parameter whose squared norm is furthest from what autograd says of this one sequence."""
-    lm = scorer.lm
-    gaps: dict[str, float] = {}
-    for in_slices in (scorer.sharded, True):
-        scorer.in_slices = in_slices
-        with capture(lm, alone.segments, alone.target_segments) as tape:
-            logprobs = scorer(alone).logprobs
-            with no_autocast(logprobs):
-                logprobs.sum().backward()
-        found = dict.fromkeys(map(id, lm.parameters()), 0.0)
-        for (module, name), squares in tape.parts.items():
-            found[id(module.get_parameter(name))] += squares.item()
-        for name, p in lm.named_parameters():
-            if name in expected:
-                gaps[name] = max(gaps.get(name, 0.0), abs(found[id(p)] - expected[name]))
-    return max(gaps, key=gaps.__getitem__)
+def _of_all_ranks(gaps: dict[str, float]) -> dict[str, float]:
+    """The largest of each: a fault may be one rank's alone, and it is another one that says so."""
+    found = of_run().objects(gaps)
+    return {name: max(own.get(name, 0.0) for own in found) for name in gaps}
 
 
 @contextmanager

@@ -1,40 +1,43 @@
 """Before a run: whether this very model, on these ranks, gives the numbers that plain autograd gives.
 
 A few short sequences go packed through all routes of the step, and one at a time through the model's own forward. What
-differs ends the run before an engine starts. The memory is that of one gradient: the routes' are subtracted from
-autograd's, parameter by parameter, in ``.grad``.
+differs ends the run before an engine starts: in float32, which tells formulas from rounding, whatever the run computes
+in (:mod:`~oblr.policy.slices`), and in the run's own precision, as far as the model's own rounding does not explain it
+(:mod:`~oblr.policy.rounding`). The memory is that of one gradient: a route's is subtracted from autograd's, parameter
+by parameter, in ``.grad``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from oblr.errors import RunError, SettingError
+from oblr.errors import SettingError
+from oblr.gradnorm.capture import capture
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.packing import PackedBatch, pack
 from oblr.policy import blame
+from oblr.policy.autograds import (
+    COEFFICIENTS,
+    GROUP_SIZE,
+    Gaps,
+    Plain,
+    gaps,
+    gaps_of_parts,
+    one_line,
+    trained,
+)
 from oblr.policy.model import TokenScorer
 from oblr.policy.positions import MOST, ROW, beside, context_of, in_one_row, reach_of, short_windows
 from oblr.policy.probes import probes
+from oblr.policy.rounding import Limits
+from oblr.policy.slices import in_float32, parts, widened
 from oblr.run.randomness import kept_random_state
 from oblr.run.ranks import of_run
-from oblr.types import Rollout
-
-#: Largest relative difference that is rounding, by the precision of the layers' products: benchmarks/selfcheck.py.
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.2}
-#: Of log-probabilities: a sum over layers, which has less of it.
-OF_LOGS = 0.2
-#: Share of the whole gradient below which what a parameter has is rounding, as biases of keys have.
-NOTHING = 1e-2
-#: ``c_i``: the last one's is 1, and one response does not count.
-COEFFICIENTS = (0.8, 0.0, -0.5, 1.0)
-GROUP_SIZE = 2
 
 
 def check(
@@ -52,164 +55,150 @@ def check(
         SettingError: log-probabilities, squared norms of sequences or groups, or the weighted gradient are off.
     """
     longest = longest or reach_of(scorer.lm.config)
-    lm, tolerance = scorer.lm, TOLERANCES[computed]
-    rollouts = probes(cast(nn.Embedding, lm.get_input_embeddings()))
-    with kept_random_state(), _left_alone(scorer), short_windows(lm, longest):
-        truth = autograds(scorer, rollouts)
-        whole, *halves = (pack(some).to(truth.logs.device) for some in (rollouts, rollouts[:2], rollouts[2:]))
-        routes = ((GradNorms("exact", "one"), [whole]), (GradNorms("exact", "two"), [whole]), (GradNorms(), halves))
-        routes[1][0].gram_rows = 8  # Gram matrices of long sequences are made some rows at a time
-        for p in trained(lm).values():
-            if p.grad is not None:
-                p.grad *= len(routes)
-        logs, norms = torch.tensor([subtract(scorer, norms, parts, truth) for norms, parts in routes]).amax(0).tolist()
-        if not logs <= OF_LOGS * tolerance:
-            layer = blame.strange_layer(scorer, whole, truth.own, tolerance / 10)
+    plain = Plain(scorer, probes(cast(nn.Embedding, scorer.lm.get_input_embeddings())))
+    with kept_random_state(), _left_alone(scorer), short_windows(scorer.lm, longest), _none_zero(scorer.lm):
+        if computed != torch.float32:
+            for part in parts(plain):
+                with in_float32(scorer), widened(scorer, part):
+                    Round(plain, torch.float32, longest, longest_row).run()
+        Round(plain, computed, longest, longest_row).run()
+
+
+class Round:
+    """One comparison of all routes with plain autograd, in one precision.
+
+    Args:
+        plain: the probes, and the model as it is now.
+        precision: of its products.
+        longest, longest_row: see :func:`check`.
+    """
+
+    def __init__(self, plain: Plain, precision: torch.dtype, longest: int | None, longest_row: int | None):
+        self.plain, self.scorer, self.rollouts = plain, plain.scorer, plain.rollouts
+        self.precision, self.longest, self.longest_row = precision, longest, longest_row
+
+    def run(self) -> None:
+        self.scorer.zero_grad()
+        self.truth = self.plain.truth()
+        self.limits = Limits(self.plain, self.truth, self.precision)
+        device = self.truth.logs.device
+        whole, *halves = (pack(some).to(device) for some in (self.rollouts, self.rollouts[:2], self.rollouts[2:]))
+        gram = GradNorms("exact", "two")
+        gram.gram_rows = 8  # Gram matrices of long sequences are made some rows at a time
+        routes = {
+            "in one pass": (GradNorms("exact", "one"), [whole]),
+            "in two passes": (gram, [whole]),
+            "of a group in two parts": (GradNorms(), halves),
+        }
+        found = {}
+        for number, (route, (norms, packed)) in enumerate(routes.items()):
+            if number:  # autograd's gradient is still there for the first
+                self.scorer.zero_grad()
+                self.plain.add_gradient()
+            found[route] = self.subtract(norms, packed)
+        found["layer by layer"] = self.parts(whole)
+        limits = {route: self.limits.of(differences) for route, differences in found.items()}
+        for judge in (self.judge_logs, self.judge_gradients, self.judge_parts, self.judge_norms):
+            for route in found:
+                judge(route, found[route], limits[route], whole)
+        self.scorer.zero_grad()  # a pass without gradients would keep some of what shards have
+        self.check_reach()
+
+    def subtract(self, norms: GradNorms, packed: list[PackedBatch]) -> Gaps:
+        """Take the probes' gradient by one route of the step away from autograd's, in ``.grad``."""
+        scorer, truth, whole = self.scorer, self.truth, len(packed) == 1
+        scorer.in_slices = scorer.sharded or norms.passes == "two"  # a large head is gone through slice by slice
+        coefficients = -torch.tensor(COEFFICIENTS, dtype=torch.float64, device=truth.norms.device)
+        with (
+            one_line("the step cannot run it"),
+            norms.score(scorer, scorer.lm, packed, GROUP_SIZE if whole else len(COEFFICIENTS)) as scores,
+        ):
+            groups = scores.backward(coefficients)
+        expected = torch.cat([truth.norms, truth.groups if whole else truth.squares.sum()[None]])
+        return gaps(scorer, truth, scores.tokens.logs, torch.cat([scores.weights, groups]), expected)
+
+    def parts(self, packed: PackedBatch) -> Gaps:
+        """Of what each parameter has of every ``n_i``: in the sum small ones vanish."""
+        scorer, lm = self.scorer, self.scorer.lm
+        places = {id(p): i for i, p in enumerate(trained(lm).values())}
+        worst: list[Gaps] = []
+        for in_slices in (scorer.sharded, True):
+            scorer.in_slices = in_slices
+            with one_line("the step cannot run it"), capture(lm, packed.segments, packed.target_segments) as tape:
+                logprobs = scorer(packed).logprobs
+                with no_autocast(logprobs):
+                    logprobs.sum().backward()
+            found = torch.zeros_like(self.truth.parts)
+            for (module, name), norms in tape.parts.items():
+                place = places.get(id(module.get_parameter(name)))
+                if place is not None:  # else its head is another one's, which log-probabilities tell
+                    found[:, place] += norms
+            worst.append(gaps_of_parts(self.truth, found))
+        return max(worst, key=lambda one: one.parts.max().item())
+
+    def judge_logs(self, route: str, found: Gaps, limits: Gaps, whole: PackedBatch) -> None:
+        if not found.logs <= limits.logs:
+            rounding = max(limits.logs / 2, 2 * torch.finfo(self.precision).eps)
+            layer = blame.strange_layer(self.scorer, whole, self.plain.own, rounding)
             refuse(
                 f"{layer} computes something else for packed sequences than in the model's own forward: "
-                f"log-probabilities differ by {percent(logs)}"
+                f"log-probabilities differ by {self.said(found.logs, limits.logs, route)}"
             )
-        compare_gradients(scorer, truth, tolerance, len(routes))
-        if not norms <= tolerance:
-            scorer.zero_grad()
-            differentiate(truth.own(0), 1.0)
-            alone, expected = pack(rollouts[:1]).to(truth.logs.device), squares(scorer).tolist()
-            layer = blame.strange_norm(scorer, alone, dict(zip(trained(lm), expected, strict=True)))
-            refuse(f"squared norms of gradients differ by {percent(norms)} from autograd's, first that of {layer}")
-        scorer.zero_grad()  # a pass without gradients would keep some of what shards have
-        check_reach(scorer, rollouts, truth, OF_LOGS * tolerance, longest, longest_row)
 
+    def judge_gradients(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
+        over = ~(found.gradients <= limits.gradients)
+        if over.any():
+            places = {name: i for i, name in enumerate(trained(self.scorer.lm))}
+            order = blame.backward_order(self.scorer.lm, lambda: self.plain.own(0))
+            name = next(name for name in order if name in places and over[places[name]])
+            gap, limit = (one[places[name]].item() for one in (found.gradients, limits.gradients))
+            refuse(f"the gradient of {name} differs by {self.said(gap, limit, route)} from autograd's")
 
-@dataclass(frozen=True)
-class Truth:
-    """What plain autograd finds of the probes, one at a time, in the model's own forward.
-
-    Attributes:
-        own: the log-probabilities of the i-th response, float32.
-        logs: of all responses, float64 [n].
-        norms: ``n_i`` [S].
-        groups: ``‖g_q‖²`` [S / GROUP_SIZE].
-        squares: squared norm of each trained parameter's part of ``Σ_i c_i ∇log π(o_i|q)``, [P].
-    """
-
-    own: Callable[[int], Tensor]
-    logs: Tensor
-    norms: Tensor
-    groups: Tensor
-    squares: Tensor
-
-
-def autograds(scorer: TokenScorer, rollouts: Sequence[Rollout]) -> Truth:
-    """Leaves ``Σ_i c_i ∇log π(o_i|q)`` in ``.grad``."""
-
-    def own(i: int) -> Tensor:
-        prompt, response = rollouts[i].prompt_ids, rollouts[i].completion.token_ids
-        with _evaluating(scorer.lm), _one_line("its own forward fails"):
-            return scorer.own(torch.tensor(prompt + response, device=device(scorer)))[len(prompt) - 1 :]
-
-    logs, norms = [], []
-    for i in range(len(rollouts)):
-        scorer.zero_grad()
-        logs.append(differentiate(own(i), 1.0))
-        norms.append(squares(scorer).sum())
-    differentiate(own(2), COEFFICIENTS[2])  # the gradient of the last one is still there
-    groups = torch.stack([COEFFICIENTS[0] ** 2 * norms[0], squares(scorer).sum()])
-    differentiate(own(0), COEFFICIENTS[0])
-    return Truth(own, torch.cat(logs), torch.stack(norms), groups, squares(scorer))
-
-
-def differentiate(logprobs: Tensor, coefficient: float) -> Tensor:
-    """Adds to ``.grad``; returns the log-probabilities, float64."""
-    with no_autocast(logprobs):
-        (coefficient * logprobs.sum()).backward()
-    return logprobs.detach().double()
-
-
-def trained(lm: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in lm.named_parameters() if p.requires_grad}
-
-
-def device(scorer: TokenScorer) -> torch.device:
-    """Where sequences go: shards may lie in host memory."""
-    return of_run().device if scorer.sharded else next(scorer.parameters()).device
-
-
-def squares(scorer: TokenScorer) -> Tensor:
-    """``‖.grad‖²`` of each trained parameter, float64 [P]."""
-    found = []
-    for p in trained(scorer.lm).values():
-        grad = torch.zeros(()) if p.grad is None else p.grad
-        grad = grad.to_local() if isinstance(grad, DTensor) else grad
-        found.append(torch.linalg.vector_norm(grad, dtype=torch.float32).double().square().to(device(scorer)))
-    return of_run().reduce(torch.stack(found)) if scorer.sharded else torch.stack(found)
-
-
-def subtract(scorer: TokenScorer, norms: GradNorms, parts: list[PackedBatch], truth: Truth) -> tuple[float, float]:
-    """Take the probes' gradient by one route of the step away from ``.grad``.
-
-    Returns:
-        relative differences: of all log-probabilities; the largest of an ``n_i`` or ``‖g_q‖²``.
-    """
-    whole = len(parts) == 1
-    scorer.in_slices = scorer.sharded or norms.passes == "two"  # a large head is gone through slice by slice
-    coefficients = -torch.tensor(COEFFICIENTS, dtype=torch.float64, device=truth.norms.device)
-    with (
-        _one_line("the step cannot run it"),
-        norms.score(scorer, scorer.lm, parts, GROUP_SIZE if whole else len(COEFFICIENTS)) as scores,
-    ):
-        groups = scores.backward(coefficients)
-    logs = (scores.tokens.logs - truth.logs).norm() / truth.logs.norm()
-    expected = torch.cat([truth.norms, truth.groups if whole else truth.squares.sum()[None]])
-    found = torch.cat([scores.weights, groups])
-    return largest(logs), largest((found - expected).abs() / expected)
-
-
-def check_reach(
-    scorer: TokenScorer,
-    rollouts: Sequence[Rollout],
-    truth: Truth,
-    tolerance: float,
-    longest: int | None,
-    longest_row: int | None,
-) -> None:
-    """Whether log-probabilities stay those of each sequence alone beside the longest, and in the longest row."""
-    with _one_line("the step cannot run it with long sequences"):
-        far = 0.0 if longest is None else largest(beside(scorer, rollouts, truth.logs, longest, scorer.longest_row))
-        if not far <= tolerance:
+    def judge_parts(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
+        if not (found.parts <= limits.parts).all():
+            i = int((found.parts / limits.parts).argmax())
+            said = self.said(found.parts[i].item(), limits.parts[i].item(), route)
             refuse(
-                f"log-probabilities differ by {percent(far)} once a sequence of {longest} tokens is packed beside them",
-                "set rollout.max_model_len to the length from which its positions mean something else, or use another",
+                f"squared norms of gradients differ by {said} from autograd's, "
+                f"first that of {list(trained(self.scorer.lm))[i]}"
             )
-        context = context_of(scorer.lm.config)
-        if context is None or (longest_row is not None and longest_row <= context):
-            return
-        if scorer.longest_row is not None:
-            refuse(f"rows of more than its {context} positions fail: its causal mask is a table of that size")
-        if context <= ROW and context * sum(p.numel() for p in scorer.parameters()) <= MOST:
-            row = largest(in_one_row(scorer, rollouts, truth.logs, context + 1))
-            if not row <= tolerance:
-                refuse(f"log-probabilities differ by {percent(row)} in rows of more than its {context} positions")
 
+    def judge_norms(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
+        if not found.norms <= limits.norms:
+            said = self.said(found.norms, limits.norms, route)
+            refuse(f"squared norms of whole gradients differ by {said} from autograd's")
 
-def largest(gaps: Tensor) -> float:
-    """Of all ranks; infinite where one is not a number."""
-    return of_run().greatest(gaps.nan_to_num(nan=torch.inf).max().item())
+    def check_reach(self) -> None:
+        """Whether log-probabilities stay those of each sequence alone beside the longest, and in the longest row."""
+        scorer, longest, logs = self.scorer, self.longest, self.truth.logs
+        with one_line("the step cannot run it with long sequences"):
+            if longest is not None:
+                self.judge_reach(
+                    beside(scorer, self.rollouts, logs, longest, scorer.longest_row),
+                    f"once a sequence of {longest} tokens is packed beside them",
+                    "set rollout.max_model_len to the length from which positions mean something else, or use another",
+                )
+            context = context_of(scorer.lm.config)
+            if context is None or (self.longest_row is not None and self.longest_row <= context):
+                return
+            if scorer.longest_row is not None:
+                refuse(f"rows of more than its {context} positions fail: its causal mask is a table of that size")
+            if context <= ROW and context * sum(p.numel() for p in scorer.parameters()) <= MOST:
+                row = in_one_row(scorer, self.rollouts, logs, context + 1)
+                self.judge_reach(row, f"in rows of more than its {context} positions")
 
+    def judge_reach(self, gap: Tensor, where: str, fix: str | None = None) -> None:
+        nothing = torch.zeros(len(trained(self.scorer.lm)), dtype=torch.float64)
+        found = Gaps(of_run().greatest(gap.nan_to_num(nan=torch.inf).item()), 0.0, nothing, nothing)
+        limit = self.limits.of(found).logs
+        if not found.logs <= limit:
+            refuse(f"log-probabilities differ by {self.said(found.logs, limit)} {where}", *([fix] if fix else []))
 
-def compare_gradients(scorer: TokenScorer, truth: Truth, tolerance: float, routes: int) -> None:
-    """Of what is left in ``.grad``: nothing should be."""
-    left, expected = squares(scorer).sqrt(), truth.squares.sqrt()
-    gaps = (left / (expected + NOTHING * expected.norm())).nan_to_num(nan=torch.inf)
-    if largest(gaps) <= tolerance:
-        return
-    found = dict(zip(trained(scorer.lm), gaps.tolist(), strict=True))
-    order = blame.backward_order(scorer.lm, lambda: truth.own(0))
-    name = next(name for name in order if name in found and not found[name] <= tolerance)
-    refuse(f"the gradient of {name} differs by {percent(found[name] / routes)} from autograd's")
-
-
-def percent(gap: float) -> str:
-    return f"{100 * gap:.3g} %"
+    def said(self, gap: float, limit: float, route: str = "") -> str:
+        """The number that was compared, what it was compared with, and where it was found."""
+        precision = str(self.precision).removeprefix("torch.")
+        where = f"in {precision}, {route}" if route else f"in {precision}"
+        return f"{100 * gap:.3g} % ({where}; {100 * limit:.3g} % may be rounding)"
 
 
 def refuse(
@@ -217,30 +206,6 @@ def refuse(
     fix: str = "this model cannot be trained here: use another, or teach oblr.gradnorm and oblr.policy what it does",
 ) -> NoReturn:
     raise SettingError("policy.path", problem, fix)
-
-
-@contextmanager
-def _one_line(what: str) -> Iterator[None]:
-    """Whatever a model raises that is not made for this is one line; the traceback is in the log."""
-    try:
-        yield
-    except (SettingError, RunError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise SettingError("policy.path", f"{what}: {type(error).__name__}: {said}", "use another model") from error
-
-
-@contextmanager
-def _evaluating(lm: nn.Module) -> Iterator[None]:
-    """Without dropout."""
-    training = [(module, module.training) for module in lm.modules()]
-    lm.eval()
-    try:
-        yield
-    finally:
-        for module, mode in training:
-            module.training = mode
 
 
 @contextmanager
@@ -256,3 +221,20 @@ def _left_alone(scorer: TokenScorer) -> Iterator[None]:
         for name, buffer in scorer.named_buffers():
             if name in buffers and not torch.equal(buffer, buffers[name]):
                 buffer.copy_(buffers[name])
+
+
+@contextmanager
+@torch.no_grad()
+def _none_zero(lm: nn.Module) -> Iterator[None]:
+    """What begins as zero is not zero meanwhile: it would hide the gradient of another, as LoRA's B does that of A."""
+    zeros, generator = [], torch.Generator().manual_seed(0)
+    for p in trained(lm).values():
+        own = p.to_local() if isinstance(p, DTensor) else p
+        if not own.any():
+            zeros.append(own)
+            own.copy_(0.02 * torch.randn(own.shape, generator=generator))
+    try:
+        yield
+    finally:
+        for own in zeros:
+            own.zero_()
