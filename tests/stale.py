@@ -41,7 +41,7 @@ class OffRank(HFEngine):
         groups = super().generate(prompts, sampling, seeds)
         if os.environ.get("LOCAL_RANK") != "1":
             return groups
-        return [[replace(one, logprobs=[lp + self.off for lp in one.logprobs]) for one in group] for group in groups]
+        return [[replace(one, logprobs=[lp - self.off for lp in one.logprobs]) for one in group] for group in groups]
 
 
 class HangingHF(HFEngine):
