@@ -19,6 +19,8 @@ T = TypeVar("T")
 #: Rows of a Gram matrix that are computed at once; of the symmetric matrix only what lies right of them is needed. On a
 #: GPU a launch costs as much as some hundred rows.
 GRAM_ROWS, GPU_GRAM_ROWS = 64, 512
+#: Numbers whose squares a CPU does not add up in one float32 sum.
+MANY = 2**16
 
 
 class LinearNorms(Protocol):
@@ -108,7 +110,7 @@ def norm(x: Tensor) -> Tensor:
 
 def _by_rows(x: Tensor) -> Tensor:
     """What has the norm of ``x``. A CPU adds up millions of numbers one after the other, and is 1e-3 off by the end."""
-    if on_gpu(x) or x.ndim < 2:
+    if on_gpu(x) or x.ndim < 2 or x.numel() < MANY:
         return x
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
 

@@ -12,7 +12,8 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 
 | when | what | how often |
 |---|---|---|
-| self-check, once | sharded: its passes, squared norms of its gradients; the largest differences | 7; 7 |
+| self-check, each round | sharded: its passes, squared norms of its gradients; the largest differences | 9; 7 |
+| … with more than rounding | likewise, of the model's own rounding; what each layer gives, as objects | 7; 2; 1 |
 | sync of the engine | sharded: whole weights; death of an engine | P; 1 |
 | rollouts, each call | engines of several ranks: prompts, as objects; death of an engine | 1; 1 |
 | evaluation, every k-th step | as rollouts; then scores or answers, as objects | each benchmark 1 |
