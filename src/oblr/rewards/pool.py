@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 import os
 import pickle
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -97,6 +99,7 @@ class RewardPool:
         self.cache: OrderedDict[Hashable, Verdict] = OrderedDict()
         self.lock, self.warned = threading.Lock(), set[str]()
         self.slots: list[_Slot] = []
+        self.worked = 0.0  # seconds since the last process was added
         self.scratch = ""
 
     @cached_property
@@ -110,7 +113,7 @@ class RewardPool:
         return TRUSTED if self.trust else WORDS[self.level]
 
     def start(self) -> None:
-        """Start the first process, without waiting for it; the others follow when it is there and there is work."""
+        """Start the first process, without waiting for it; others follow where there is work enough for them."""
         if self.slots:
             return
         if self.level != LEVELS[0]:
@@ -118,9 +121,17 @@ class RewardPool:
         self._add()
 
     def _add(self) -> None:
-        """One more process. The first does not share the processors with others that load the same."""
         with printed() as out:
             self.slots.append(_Slot(self._order(len(self.slots)), out))
+        self.worked = 0.0
+
+    def _short_of(self, since: float) -> float:
+        """Seconds until another process is worth its start: all have scored as long as the first one took to load."""
+        if not self.slots[0].loaded or len(self.slots) == self.workers:
+            return math.inf
+        first = self.slots[0]
+        self.worked += time.monotonic() - max(since, first.started + first.loading)
+        return first.loading - self.worked
 
     def _order(self, place: int) -> Order:
         scratch = os.path.join(self.scratch, str(place)) if self.scratch else ""
@@ -205,14 +216,18 @@ class RewardPool:
         waiting, results = deque(range(len(responses))), dict[int, Result]()
         deaths = [0] * len(responses)
         starts = 0  # that came to nothing, in a row
+        since = time.monotonic()
         while len(results) < len(responses):
             for slot in self.slots:
                 if slot.idle and waiting:
                     share = max(1, min(TOGETHER, len(waiting) // (2 * self.workers)))
                     slot.give([waiting.popleft() for _ in range(share)], responses, alone)
-            while waiting and len(self.slots) < self.workers and self.slots[0].loaded:
+            short = self._short_of(since)
+            since = time.monotonic()
+            if waiting and short <= 0:
                 self._add()
-            ready = wait([slot.connection for slot in self.slots])
+                short = math.inf
+            ready = wait([slot.connection for slot in self.slots], short if waiting and short < math.inf else None)
             for place, slot in enumerate(self.slots):
                 if slot.connection not in ready:
                     continue
@@ -289,6 +304,7 @@ class _Slot:
             start_new_session=True,  # Ctrl-C is for the run
         )
         theirs.close()
+        self.started, self.loading = time.monotonic(), math.inf  # seconds that it took to load the reward
         self.loaded, self.asked = False, list[int]()
         with suppress(OSError):  # it has ended; who waits for its first word will know
             self.connection.send_bytes(pickle.dumps(order))
@@ -313,7 +329,7 @@ class _Slot:
         if not self.loaded:
             if said is not None:
                 raise _unsendable(said)
-            self.loaded = True
+            self.loaded, self.loading = True, time.monotonic() - self.started
             return []
         self.asked = []
         return [result(one) if isinstance(one, str) else Result(NONE, *one) for one in said]
