@@ -56,7 +56,7 @@ def test_a_run_says_so_first(tmp_path):
     assert result.returncode == 0, result.stderr
     first, *_ = result.stdout.splitlines()
     assert first.split() == ["settings", "experiment", "pocket"]
-    shown = [line.split()[0] for line in result.stdout.partition("run folder")[0].splitlines()[1:]]
+    shown = [line.split()[0] for line in result.stdout.partition("rewards  ")[0].splitlines()[1:]]
     planned = [f"planned.{name}" for name in ("prompt", "response", "live")]
     sizes = ["data.held_out.size", "rollout.engine", "rollout.prompts_per_step", "rollout.group_size"]
     assert sorted(shown) == sorted(["steps", "eta0", *planned, *sizes])

@@ -77,7 +77,7 @@ def test_on_vllm(tmp_path):
     assert figures["maj@2"]["mean"] == pytest.approx(sum(vote(row) for row in rows) / 12)
     assert 0.05 < mean < 0.95
     written = (folder / "chain_sum.jsonl").stat().st_mtime_ns
-    assert first.stdout.splitlines()[1] == "loading engine 0 of 24 responses"
+    assert first.stdout.splitlines()[2] == "loading engine 0 of 24 responses"
     second = evaluate(folder, MODEL)
     assert second.stdout == f"{(folder / 'table.md').read_text()}report      {folder / 'report.html'}\n"
     assert (folder / "chain_sum.jsonl").stat().st_mtime_ns == written
@@ -118,8 +118,8 @@ def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(tr
     assert rows.read_text().count("\n") == 4
     assert "figures" not in json.loads((folder / "chain_sum.json").read_text())
     lines = evaluate(folder, model, "rollout.engine=hf").stdout.splitlines()
-    assert lines[1:3] == ["loading engine 8 of 24 responses", "chain_sum   8 of 24 responses"]
-    assert re.fullmatch(r"chain_sum   16 of 24 responses  \d+(\.\d+)?/s  0:00:\d\d left", lines[3])
+    assert lines[2:4] == ["loading engine 8 of 24 responses", "chain_sum   8 of 24 responses"]
+    assert re.fullmatch(r"chain_sum   16 of 24 responses  \d+(\.\d+)?/s  0:00:\d\d left", lines[4])
     for name in ("chain_sum.jsonl", "chain_sum.json", "table.md"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
     assert (folder / "run-2.json").exists()

@@ -16,6 +16,10 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher, su
 from mpmath import iv
 from rooms import imported, sources
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.utils.tensorboard import SummaryWriter
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -23,6 +27,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 CONTRACT = (ROOT / "benchmarks" / "contract.yaml").read_text()
 #: Imported, as module.name → why.
 IMPORTS = {
+    "torch.distributed.checkpoint.filesystem._StorageInfo": "a checkpoint's description is read as data and made anew",
     "torch._guards.active_fake_mode": "a plan leaves alone what DTensor tries out",
     "torch._subclasses.fake_tensor.FakeTensor": "a plan runs the step without numbers",
     "torch._subclasses.fake_tensor.FakeTensorMode": "a plan runs the step without numbers",
@@ -56,6 +61,13 @@ ATTRIBUTES: dict[str, Callable[[], bool]] = {
     "_mpi_": lambda: len(iv.mpf(1)._mpi_) == 2,
     "_mpci_": lambda: [len(side) for side in iv.mpc(1, 2)._mpci_] == [2, 2],
     # torch's
+    "_get_fsdp_state": lambda: hasattr(FSDPModule, "_get_fsdp_state"),  # the self-check gathers shards in float32
+    "_lazy_init": lambda: hasattr(FSDPState, "_lazy_init"),
+    "_mp_policy": lambda: keeps(FSDPState, "_mp_policy"),
+    "_fsdp_param_groups": lambda: "_fsdp_param_groups" in inspect.getsource(FSDPState),
+    "_init_mp_dtypes": lambda: hasattr(FSDPParamGroup, "_init_mp_dtypes"),
+    "_orig_dtype": lambda: "_orig_dtype" in inspect.getsource(FSDPParamGroup),
+    "_unsharded_param": lambda: "_unsharded_param" in inspect.getsource(FSDPParam),
     "_parameters": lambda: nn.Linear(2, 3)._parameters.keys() == {"weight", "bias"},  # for a moment others
     "_cdata": lambda: isinstance(torch.zeros(1)._cdata, int),  # which tensor it is, whoever holds it
     "_schema": lambda: len(torch.ops.aten.mm.default._schema.arguments) == 2,

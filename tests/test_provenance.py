@@ -1,9 +1,9 @@
 """What a run was can be told from what it has written."""
 
 import json
+import os
 import subprocess
 from importlib.metadata import distributions, version
-from pathlib import Path
 
 import pytest
 
@@ -35,14 +35,13 @@ def test_the_revision_tells_of_changes_in_the_code_but_not_in_results(tmp_path):
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """The disk fills up."""
-    path, write = tmp_path / "record.json", Path.write_bytes
+    path = tmp_path / "record.json"
     write_whole(path, "what was there")
 
-    def half(file: Path, content: bytes) -> None:
-        write(file, content[:3])
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", half)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(path, "what is new")
     assert path.read_text() == "what was there"

@@ -300,7 +300,7 @@ def test_what_is_followed_has_its_pieces_too(tmp_path, small_room):
     there = sorted(folder.rglob("*"))
     with server([folder], port=0) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{serving.server_address[1]}/"
+        address = serving.address
 
         def get(path: str) -> str:
             with urllib.request.urlopen(address + path) as answer:

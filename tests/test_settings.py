@@ -24,7 +24,7 @@ from oblr.settings.reference import reference
 from oblr.settings.scripts import SCRIPTS
 
 #: Arguments that scripts give, or torch.
-SUPPLIED = {"tokenizer", "end_ids", "vocabulary", "params", "callbacks", "plugins"}
+SUPPLIED = {"tokenizer", "end_ids", "vocabulary", "params", "callbacks", "plugins", "level"}
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -50,9 +50,9 @@ def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) ->
     for path, value in leaves(raw):
         _check_reference(path, value, ours, setting, source)
     resolved = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg
-    freed = {path for path, value in given(typed) if value and LIFTS.search(path)}
+    freed = {found[1] for path, value in given(typed) if value and (found := LIFTS.search(path))}
     for path, value in leaves(resolved):
-        if value and (lifts := LIFTS.search(path)) and not any(own.endswith(lifts[1]) for own in freed):
+        if value and (lifts := LIFTS.search(path)) and lifts[1] not in freed:
             raise SettingError(
                 setting,
                 f"{source} would let responses do more than rewards may, by {path}={value!s:.80}",

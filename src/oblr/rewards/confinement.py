@@ -24,11 +24,11 @@ Level = Literal["namespaces", "landlock", "limits"]
 LEVELS: tuple[Level, ...] = ("namespaces", "landlock", "limits")
 #: In words, for the start of a run.
 WORDS = {
-    "namespaces": "rewards are confined by namespaces (bwrap): no network, no files but code and a scratch folder",
-    "landlock": "rewards are confined by Landlock and seccomp: no network, no files but code and a scratch folder",
-    "limits": "rewards are not confined: neither bwrap nor Landlock works here, only limits on time and memory",
+    "namespaces": "rewards     confined by namespaces (bwrap): no network, no files but code and a scratch folder",
+    "landlock": "rewards     confined by Landlock and seccomp: no network, no files but code and a scratch folder",
+    "limits": "rewards     not confined: neither bwrap nor Landlock works here, only limits on time and memory",
 }
-TRUSTED = "rewards are not confined, as `trust` says: they have your rights, within limits on time and memory"
+TRUSTED = "rewards     not confined, as `trust` says: they have your rights, within limits on time and memory"
 #: What every program needs.
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/nix/store", "/sys/devices/system/cpu")
 ETC = "alternatives fonts group ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types nsswitch.conf passwd timezone"
