@@ -59,8 +59,11 @@ pool = RewardPool(reward, workers=2, **settings)
 pool.timeout = 60.0
 pool.probe(problems[:2], texts[:2], [ended] * 2)
 started = time.perf_counter() - begun
-pool.cache.clear()
-pool.probe(problems[:64], texts[:64], [ended] * len(problems[:64]))
+while True:  # until both processes are there
+    pool.cache.clear()
+    pool.probe(problems[:64], texts[:64], [ended] * len(problems[:64]))
+    if all(slot.loaded for slot in getattr(pool, "slots", ())) and len(getattr(pool, "slots", (0, 0))) == 2:
+        break
 pool.cache.clear()
 begun = time.perf_counter()
 verdicts = pool.probe(problems, texts, [ended] * count)
@@ -110,7 +113,7 @@ def main() -> None:
             levels = [level for level in LEVELS[:-1] if available(level)][: 1 if arguments.quick else None]
             ways = {"before": before} | {level: ({"level": level}, ROOT) for level in levels}
             found: dict[str, list[list[float]]] = {way: [] for way in ways}
-            for _ in range(1 if arguments.quick else 7):
+            for _ in range(1 if arguments.quick else 5):
                 for way, (settings, source) in ways.items():
                     found[way].append(measured(case, source, folder, settings, 0.1 if arguments.quick else 1.0))
             for way, runs in found.items():

@@ -776,23 +776,6 @@ def test_what_watching_costs_is_as_measured():
     assert f"and {100 * real['value']:.2f} % of a step of SmolLM2-135M" in README
 
 
-def test_how_long_a_page_takes_to_open_is_as_measured():
-    found = results("page")
-    for kind, words in (
-        ("short", "opens in {} where they are short, and has {:.0f} MB"),
-        ("long", "it, {1:.0f} MB that open in {0}"),
-    ):
-        opening, size = (
-            found[f"300 steps × 128 {kind} responses: {what}"]
-            for what in ("until the page is open", "size of the page")
-        )
-        seconds = f"{opening['value']:.1f} s [{opening['low']:.1f}, {opening['high']:.1f}]"
-        assert words.format(seconds, size["value"]) in README
-        assert opening["holds"]
-        assert size["holds"]
-    assert found["300 steps × 128 long responses: steps to read on it"]["value"] == -(-300 // 8)
-
-
 def test_what_adapters_do_is_as_measured():
     found = results("lora")
     error = max(f["value"] for name, f in found.items() if "error of n_i" in name)

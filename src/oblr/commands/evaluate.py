@@ -86,7 +86,8 @@ def main(cfg: DictConfig) -> None:
                 task.record = Record(evaluation.folder, task.name, task.settings)
         if not any(task.record.attempts for evaluation in evaluations for task in evaluation.tasks):
             owns(folder, before)
-        say(*dict.fromkeys(notes))  # models share them
+        if not all(task.record.complete for evaluation in evaluations for task in evaluation.tasks):
+            say(*dict.fromkeys(notes))  # models share them
         sample_all(evaluations, folder)
         for evaluation in evaluations:
             for task in evaluation.tasks:
