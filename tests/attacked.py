@@ -29,7 +29,8 @@ def stopped(request: pytest.FixtureRequest, record_property: Callable[[str, obje
 
     def say(by: object) -> None:
         said.append(by)
-        record_property(STOPPED, " ".join(str(by).split()))
+        shown = (one if one.isprintable() else "\ufffd" for one in " ".join(str(by).split()))
+        record_property(STOPPED, "".join(shown))
 
     yield say
     assert said, "the test does not say what stopped the attack"

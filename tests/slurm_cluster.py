@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "munge")
@@ -159,6 +159,9 @@ def cluster(found: Installation) -> Iterator[Cluster]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-")))  # sockets need short paths
         folder.chmod(0o755)  # or munge calls its socket inaccessible
+        if found.root is not None:  # a clone's path may have spaces, and SLURM's configuration may not
+            (folder / "slurm").symlink_to(found.root)
+            found = replace(found, root=folder / "slurm")
         for name in ("state", "spool"):
             (folder / name).mkdir()
         key = folder / "munge.key"
