@@ -1,6 +1,6 @@
 """Attacks on the real program. Each says what it tries, and what stopped it: ``make attack`` prints the table."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,14 @@ def stopped(request: pytest.FixtureRequest, record_property: Callable[[str, obje
 
     yield say
     assert said, "the test does not say what stopped the attack"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Hostile text that was printed or logged is on its way to another process, which takes well-formed text alone."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
