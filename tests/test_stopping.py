@@ -46,6 +46,7 @@ class Started:
         self.limit.daemon = True
         self.limit.start()
         assert self.process.stdout.readline() == "ready\n"
+        time.sleep(0.1)  # by then it is where it stays
 
     def send(self, number: int) -> None:
         self.process.send_signal(number)

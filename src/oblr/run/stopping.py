@@ -127,10 +127,13 @@ class Listener:
         now, stage = time.monotonic(), self.stage
         since, self.last = now - self.last, now
         if self.received is None:
-            self.received = number
-            if stage.waits:
-                return None if spoken else self.speak(stage.line)
-            return self.end(number, None if spoken else stage.line)
+            if not stage.waits:
+                self.received = number
+                return self.end(number, None if spoken else stage.line)
+            if not spoken:
+                self.speak(stage.line)
+            self.received = number  # who waits for it may end the process at once
+            return None
         insists = number == signal.SIGINT or (
             number == signal.SIGTERM and self.received != signal.SIGUSR1 and since > PASSED_ON
         )
