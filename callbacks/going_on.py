@@ -1,4 +1,4 @@
-"""What a run changes in a folder that holds one already: once its own first update is done, and not before."""
+"""Delay of all changes to the folder of a run that goes on until its own first update is done."""
 
 from collections.abc import Callable
 from typing import Any

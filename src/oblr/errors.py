@@ -94,7 +94,7 @@ class EngineDiedError(RunError):
 
 
 class GarbledError(EngineDiedError):
-    """What came from the rollout engine is not an answer to what it was asked."""
+    """The rollout engine's answer is none to what it was asked."""
 
 
 class SyncTimeoutError(RunError):

@@ -45,12 +45,13 @@ def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) ->
     Raises:
         SettingError: names the first, and what to type where it is meant to run.
     """
-    ours = known(typed)
+    everything = list(given(typed))
+    ours = {value for _, value in everything if isinstance(value, str)}
     raw = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
     for path, value in leaves(raw):
         _check_reference(path, value, ours, setting, source)
     resolved = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg
-    freed = {found[1] for path, value in given(typed) if value and (found := LIFTS.search(path))}
+    freed = {found[1] for path, value in everything if value and (found := LIFTS.search(path))}
     for path, value in leaves(resolved):
         if value and (lifts := LIFTS.search(path)) and lifts[1] not in freed:
             raise SettingError(
@@ -106,7 +107,7 @@ def leaves(node: Any, path: str = "") -> Iterator[Leaf]:
 
 
 def named(node: Any, path: str = "") -> Iterator[Leaf]:
-    """What Hydra would call: every ``_target_``, and in place of its own functions that find one what those find."""
+    """Paths and names of what Hydra would call: each ``_target_``, or what Hydra's own functions would find for it."""
     if isinstance(node, dict) and "_target_" in node:
         names = ["path", "_args_"] if FINDS.fullmatch(str(node["_target_"])) else ["_target_"]
         yield from ((f"{path}.{name}" if path else name, str(node[name])) for name in names if name in node)

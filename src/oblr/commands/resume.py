@@ -111,7 +111,7 @@ def resumed(cfg: DictConfig, typed: Sequence[str]) -> DictConfig:
 
 
 def run_of(everything: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint says of its run: overrides, and what they were composed to, twice; empty where it does not.
+    """The run that a checkpoint is of: overrides, and what they were composed to, twice; empty where it does not say.
 
     Raises:
         SettingError: it is not what a run writes.

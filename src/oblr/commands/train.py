@@ -207,7 +207,7 @@ def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:
 
 
 def since(checkpoint: Path, now: inputs.Inputs) -> list[str]:
-    """What is another than when the checkpoint was made, besides settings: a line each."""
+    """A line for each difference to when the checkpoint was made: of data, reward, code, policy and packages."""
     before = meta(checkpoint)["oblr"]["run"].get("inputs")
     return ["data, reward and code: the checkpoint does not say"] if before is None else inputs.changed(before, now)
 

@@ -50,7 +50,7 @@ def written(cfg: DictConfig) -> dict[str, Any]:
 
 
 def as_yaml(cfg: DictConfig) -> str:
-    """What is written of a configuration, as text."""
+    """A configuration as YAML, as it is written into a run's folder: see :func:`written`."""
     return OmegaConf.to_yaml(OmegaConf.create(written(cfg)))
 
 

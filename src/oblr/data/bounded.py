@@ -22,7 +22,7 @@ STACK = 16 * MIB
 
 @contextmanager
 def bounded(path: str, limit_mib: int | None) -> Iterator[None]:
-    """What reads ``path`` in here may take ``limit_mib``; None: what a file or folder of its size may.
+    """A limit on the memory of reading ``path``: ``limit_mib``; None: what a file or folder of its size may take.
 
     Raises:
         SettingError: it takes more, or would wait for ever, as a pipe does.

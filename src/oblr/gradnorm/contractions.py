@@ -109,7 +109,7 @@ def norm(x: Tensor) -> Tensor:
 
 
 def _by_rows(x: Tensor) -> Tensor:
-    """What has the norm of ``x``. A CPU adds up millions of numbers one after the other, and is 1e-3 off by the end."""
+    """A tensor with the norm of ``x``; on a CPU, which sums one by one and is 1e-3 off after millions, of its rows."""
     if on_gpu(x) or x.ndim < 2 or x.numel() < MANY:
         return x
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))

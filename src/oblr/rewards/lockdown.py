@@ -84,7 +84,7 @@ def seccomp_filter(namespaces: bool, signals: bool, processes: bool) -> bytes | 
     """
     try:
         import pyseccomp as seccomp  # finds the library when it is imported
-    except Exception:
+    except (ImportError, OSError, RuntimeError):
         return None
     refused, filter = seccomp.ERRNO(1), seccomp.SyscallFilter(seccomp.ALLOW)
     arg, same, masked = seccomp.Arg, seccomp.EQ, seccomp.MASKED_EQ
