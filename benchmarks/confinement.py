@@ -113,7 +113,7 @@ def main() -> None:
             levels = [level for level in LEVELS[:-1] if available(level)][: 1 if arguments.quick else None]
             ways = {"before": before} | {level: ({"level": level}, ROOT) for level in levels}
             found: dict[str, list[list[float]]] = {way: [] for way in ways}
-            for _ in range(1 if arguments.quick else 5):
+            for _ in range(1 if arguments.quick else 6):
                 for way, (settings, source) in ways.items():
                     found[way].append(measured(case, source, folder, settings, 0.1 if arguments.quick else 1.0))
             for way, runs in found.items():
