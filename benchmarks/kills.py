@@ -68,7 +68,7 @@ def strike(reference: Reference, folder: Path, seed: int) -> Struck:
         how = f"KillServerAndClock, phase: rollout, step: {step}, seconds: {delay:.4f}, process: '{process}'"
     else:
         place = seed % 3
-        process = "worker" if place else "keeper"
+        process = "below it" if place else "started by the run"
         delay = rng.random() * reference.seconds["rewards"]
         how = f"KillReward, phase: rewards, step: {step}, seconds: {delay:.4f}, place: {place}"
     ended = train(folder, *setup.command, f"steps={setup.steps}", strike=how)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
+from oblr.rewards.lockdown import descendants
 from oblr.run import checkpoint
 
 PHASES = ("rollout", "norm pass", "update", "checkpoint")
@@ -117,8 +119,9 @@ class Kill(Strike):
         self.timer.start()
 
     def kill(self) -> None:
+        victim = self.victim()  # where there is none, nothing is said to have been struck
         super().strike()
-        os.kill(self.victim(), signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)
 
     def victim(self) -> int:
         return os.getpid()
@@ -151,7 +154,7 @@ class KillServerAndClock(KillServer):
 
 
 class KillReward(Kill):
-    """SIGKILL to one of the processes that score: ``place`` 0 is the one that hands out, 1 and more are its workers.
+    """SIGKILL to one of the processes that score: ``place`` 0 is one that the run has started, 1 and more are below it.
 
     The clock is set back an hour then.
     """
@@ -165,11 +168,9 @@ class KillReward(Kill):
         set_back(Path(self.trainer.default_root_dir))
 
     def victim(self) -> int:
-        pids, waiting = list[int](), [self.pool.process.pid]
-        while waiting:
-            pids.append(waiting.pop(0))
-            waiting += Path(f"/proc/{pids[-1]}/task/{pids[-1]}/children").read_text().split()
-        return int(pids[min(self.place, len(pids) - 1)])
+        first = random.Random(self.delay).choice(self.pool.slots).process.pid
+        pids = [first, *descendants(first)]
+        return pids[min(self.place, len(pids) - 1)]
 
 
 def set_back(folder: Path, hours: float = 1) -> None:

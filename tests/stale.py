@@ -4,6 +4,8 @@ import os
 import time
 from dataclasses import replace
 
+import torch
+
 from oblr.errors import EngineDiedError
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
@@ -81,7 +83,7 @@ class NoticingVLLM(VLLMEngine):
 
     def start(self):
         super().start()
-        if self.gpu:
-            return  # they share none
+        if self.gpu or not hasattr(torch.ops._C, "init_shm_manager"):
+            return  # they share none, nor do they in vLLM's build for processors without AVX-512
         names = [name for name in os.listdir("/dev/shm") if name.endswith("-[0-1]-cpushm_0")]
         assert any(name.startswith(os.environ["MASTER_PORT"]) for name in names), names
