@@ -211,7 +211,9 @@ def _last_span_missing(right: Any) -> Any:
 
 CAPTURE: dict[str, Plant] = {
     "biases count half": in_code(capture, "SumUse", _half_bias),
-    "Gram matrices of one triangle": in_code(contractions, "doubled", lambda right: lambda gram: gram),
+    "Gram matrices of one triangle": in_code(
+        contractions.Halving, "shares", lambda right: lambda self, k: right(self, k).clamp(max=1)
+    ),
     "a tied head without cross terms": in_code(uses.LinearUse, "cross_terms", _no_cross_terms),
     "a sliced head without cross terms": in_code(head.HeadUse, "cross_terms", _no_cross_terms),
     "the last sequence left out": in_code(uses.contractions, "grouped_gradient", _last_span_missing),

@@ -77,8 +77,9 @@ def test_predicted_figures_are_the_counted_ones(kind):
         cells += [f"{predicted:.2f}", f"{100 * mfu:.0f} %"]
     assert f"| {kind} | " + " | ".join(cells) + " |" in README
     plain = [100 * figures[f"4B, T={n}: plain: MFU on H100"] for n in (512, 2048)]
-    launches = figures["4B, T=2048: exact, one pass: launches over plain"]
-    assert f"launches\n{launches:.1f} times as many kernels" in README
+    launches = [figures[f"4B, T={n}: exact, one pass: launches over plain"] for n in (512, 2048)]
+    assert "launches {:.1f} and {:.1f} times as many kernels".format(*launches) in README
+    assert f"it takes {figures['4B, T=2048: exact, one pass: predicted on H100']:.1f} ms" in README
     assert "predicted to reach {:.0f} % and {:.0f} % of the peak".format(*plain) in README
 
 

@@ -12,6 +12,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from oblr.gradnorm.contractions import grouped_gradient
 from oblr.kernels import as_on_gpu, on_gpu
 from oblr.plan import update
 from oblr.plan.dry_run import DryRun
@@ -20,6 +21,7 @@ from oblr.plan.places import DEVICE
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Op, Sync, Work
+from oblr.segments import Segments
 
 
 def fake(run, *shape, dtype=torch.bfloat16, **options):
@@ -109,6 +111,40 @@ def test_views_are_free_and_elements_are_read_and_written_once():
 def test_a_fused_norm_is_one_kernel():
     work = counted(lambda x: F.rms_norm(x, (32,)), (64, 32))
     assert totals(work) == (0, 2 * 2 * 64 * 32, 1)
+
+
+def test_what_a_result_is_written_to_is_not_read():
+    work = counted(lambda x: torch.mul(x, x[0], out=torch.empty_like(x)), (64, 32))
+    assert totals(work) == (0, 2 * (64 * 32 + 32 + 64 * 32), 1)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_fused_norm_goes_back_by_a_kernel_for_each_gradient(scaled):
+    """Both read gradients, inputs, and the inputs' scales."""
+
+    def back(gradient, x, inverse, weight):
+        torch.ops.aten._fused_rms_norm_backward(gradient, x, [32], inverse, weight, [True, scaled])
+
+    run = DryRun()
+    given = [fake(run, *shape) for shape in ((64, 32), (64, 32), (64, 1), (32,))]
+    with run, as_on_gpu():
+        back(*given)
+    rows, kernels = 2 * 64 * 32, 1 + scaled
+    written = rows + 2 * 32 * scaled
+    assert totals(run.work) == (0, kernels * (2 * rows + 2 * 64) + 2 * 32 + written, kernels)
+
+
+@pytest.mark.parametrize(("groups", "launches"), [(1, 4), (2, 5), (4, 5)])
+def test_gradients_of_groups_take_a_pass_each_for_product_norms_and_sum(groups, launches):
+    """Product, norms, their squares, the sum, and what it is added to: that once, however many groups."""
+    segments = Segments(torch.arange(groups).repeat_interleave(64), groups, DEVICE)
+    work = counted(
+        lambda a, b: grouped_gradient(a, b, segments, torch.empty(16, 32, device=a.device)),
+        *((groups * 64, 32), (groups * 64, 16)),
+    )
+    assert work.total("launches") == launches
+    (added,) = [op for op in work.ops if op.name == "add_"]
+    assert added.bytes == (2 + 4 + 4) * 16 * 32
 
 
 WAITS = {
@@ -324,10 +360,7 @@ def test_ceilings(name, kind, lengths):
 
 #: Where an aim of benchmarks/roofline.py is missed: what is reached, rounded up; its README section says why.
 REACHED = {
-    ("logit", "512"): 1.05,
-    ("sketch, one pass", "512"): 1.11,
-    ("launches", "2048"): 3.0,
-    ("MFU", "exact, one pass", "2048"): 0.42,
+    ("MFU", "exact, one pass", "2048"): 0.444,
 }
 
 

@@ -20,6 +20,18 @@ def test_exact_norms(d_in, d_out, rows):
         torch.testing.assert_close(norms(x, y, segments), each_segment(x, y))
 
 
+@pytest.mark.parametrize("lengths", [(7, 7, 7), (70, 65, 129), (64, 64), (1,)])
+@pytest.mark.parametrize("rows", [1, 5, 64])
+def test_gram_matrices_are_halved_whatever_the_length(lengths, rows):
+    """Odd ones are filled up, blocks of one segment are not taken for another's, and halves count twice."""
+    ids = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    a, b = torch.randn(len(ids), 160), torch.randn(len(ids), 150)
+    expected = torch.stack([(b[ids == s].T @ a[ids == s]).square().sum() for s in range(len(lengths))])
+    norms = contractions.ExactNorms(rows)
+    torch.testing.assert_close(norms(a, b, Segments(ids, len(lengths))), expected, rtol=1e-4, atol=0)
+    assert norms.shares  # Gram matrices were taken, not gradients
+
+
 def test_the_sketch_is_unbiased_and_its_spread_is_as_documented():
     a, b = torch.randn(10, 20), torch.randn(10, 30)
     exact, generator = each_segment(a, b), torch.Generator().manual_seed(0)

@@ -12,14 +12,16 @@ from conftest import FAMILIES, combine, make_rollouts, score_gradients, square_n
 
 from oblr.gradnorm import contractions, head
 from oblr.gradnorm.capture import capture
+from oblr.gradnorm.contractions import ExactNorms
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import rounded_once
+from oblr.gradnorm.uses import LinearUse, Weighting
 from oblr.kernels import as_on_gpu
 from oblr.packing import pack
 from oblr.policy import fused
 from oblr.policy.fused import fuse_torch
 from oblr.policy.model import TokenScorer
-from oblr.segments import cut
+from oblr.segments import Segments, cut
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3, 0.7, 1.1, -0.2])
@@ -80,6 +82,38 @@ def test_the_sketch_is_that_of_a_cpu(tied):
         expected = scores.weights
     with as_on_gpu(), sketch.score(scorer, lm, [packed], 4) as scores:
         torch.testing.assert_close(scores.weights, expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("lengths", [(40,) * 6, (40, 37, 50, 41, 60, 52)])
+def test_kept_gradients_are_weighted_in_float32(lengths):
+    """They are in bfloat16, their coefficients and sums are not; what is added to stays float32."""
+    ids = torch.arange(6).repeat_interleave(torch.tensor(lengths))
+    a, b = torch.randn(len(ids), 24).bfloat16(), torch.randn(len(ids), 32).bfloat16()
+    layer, segments = torch.nn.Linear(24, 32), Segments(ids, 6)
+    each = torch.stack([b[ids == s].double().T @ a[ids == s].double() for s in range(6)])
+    coefficients = torch.tensor([1.001, -1, 1, -1, 1, -1], dtype=torch.float64)  # 1.001 is 1 in bfloat16
+    with as_on_gpu():
+        kept, norms = LinearUse(layer, "weight", b, segments, a).keep(ExactNorms())
+        assert kept.gradients.dtype == torch.bfloat16
+        rounded = kept.gradients.double()
+        found, squares = kept.combine(Weighting(coefficients, 3), torch.ones(32, 24))
+    torch.testing.assert_close(norms.double(), each.square().sum((1, 2)), rtol=1e-3, atol=0)
+    parts = (coefficients[:, None, None] * rounded).view(2, 3, 32, 24).sum(1)
+    torch.testing.assert_close(found.double(), 1 + parts.sum(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(squares.double(), parts.square().sum((1, 2)), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("lengths", [(40,) * 6, (40, 37, 50, 41, 60, 52)])
+def test_gradients_of_many_groups_are_added_up_together(lengths):
+    ids = torch.arange(6).repeat_interleave(torch.tensor(lengths))
+    a, b = torch.randn(len(ids), 24), torch.randn(len(ids), 32)
+    each = torch.stack([b[ids == s].T @ a[ids == s] for s in range(6)])
+    for into in (None, torch.ones(32, 24)):
+        with as_on_gpu():
+            found, squares = contractions.grouped_gradient(a, b, Segments(ids, 6), into)
+        torch.testing.assert_close(found, each.sum(0) + (0 if into is None else 1), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(squares, each.square().sum((1, 2)))
+        assert into is None or found is into
 
 
 def test_fused_layers_compute_the_same_and_capture_gives_them_back():

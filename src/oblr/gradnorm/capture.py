@@ -57,10 +57,11 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, anchor: Tensor, eps: float, tape: Tape, module: nn.Module):
         if on_gpu(x):
-            y, inverse = torch.ops.aten._fused_rms_norm(x, weight.shape, weight.to(x.dtype), eps)
+            ctx.dtype, weight = weight.dtype, weight.to(x.dtype)
+            y, inverse = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
         else:
             inverse = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
-            y = (x.float() * inverse).to(x.dtype) * weight
+            ctx.dtype, y = weight.dtype, (x.float() * inverse).to(x.dtype) * weight
         ctx.save_for_backward(x, inverse, weight)
         ctx.tape, ctx.module = tape, module
         return y
@@ -72,7 +73,7 @@ class _RMSNorm(torch.autograd.Function):
         (x, inverse, weight), tape = ctx.saved_tensors, ctx.tape
         if on_gpu(x):
             gx, _ = torch.ops.aten._fused_rms_norm_backward(
-                gy.to(x.dtype), x, weight.shape, inverse, weight.to(x.dtype), [True, False]
+                gy.to(x.dtype), x, weight.shape, inverse, weight, [True, False]
             )
             products = torch.mul(gy, x, out=torch.empty_like(x, memory_format=torch.contiguous_format))
         else:
@@ -87,7 +88,7 @@ class _RMSNorm(torch.autograd.Function):
         torch.mul(tape.segments.members[:, :, None], inverse.reshape(1, n, heads), out=scaled)
         sums = product(scaled.flatten(1), products.reshape(-1, len(weight)))
         grad_weight = tape.take(SumUse(ctx.module, "weight", sums, tape.segments))
-        return gx.to(x.dtype), _cast(grad_weight, weight.dtype), None, None, None, None
+        return gx.to(x.dtype), _cast(grad_weight, ctx.dtype), None, None, None, None
 
 
 class _Scale(torch.autograd.Function):

@@ -45,9 +45,8 @@ class HeadUse(Use):
     input_gradient: Tensor | None = None
 
     def weighted(self, weighting: Weighting) -> Self:
-        weight = self.module.get_parameter(self.name)
-        whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        return replace(super().weighted(weighting), weight=whole.detach().to(self.a.dtype))
+        use, weight = super().weighted(weighting), self.module.get_parameter(self.name)
+        return replace(use, weight=weight.full_tensor().to(self.a.dtype)) if isinstance(weight, DTensor) else use
 
     def slices(self) -> Iterator[tuple[int, LinearUse]]:
         """First row and use of each slice; ``∂log π/∂logits = (onehot − π)/temperature``, in the inputs' precision."""

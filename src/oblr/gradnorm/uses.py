@@ -14,7 +14,12 @@ from torch import Tensor, nn
 
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms, same
+from oblr.kernels import on_gpu
 from oblr.segments import Segments, distinct_tokens
+
+#: How much less room the gradients of long segments must take on a GPU than what they are made of, if they are to be
+#: kept: to weight and add them up, it reads them once more.
+WORTH = 1.25
 
 
 class Weighting:
@@ -110,7 +115,7 @@ class Use(ABC):
 
 @dataclass(frozen=True)
 class KeptGradients:
-    """The gradients themselves, one a segment, [S, …]."""
+    """The gradients themselves, one a segment, [S, …]; on a GPU in the layer's precision, if they are large."""
 
     module: nn.Module
     name: str
@@ -119,8 +124,15 @@ class KeptGradients:
 
     def combine(self, weighting: Weighting, into: Tensor | None) -> tuple[Tensor, Tensor]:
         stacked = self.gradients.flatten(1).unflatten(0, (-1, weighting.group_size))
-        parts = torch.bmm(weighting.coefficients.view(len(stacked), 1, -1), stacked).squeeze(1)
-        into = self.gradients.new_zeros(self.gradients.shape[1:]) if into is None else into
+        coefficients = weighting.coefficients.view(len(stacked), 1, -1)
+        if stacked.dtype == torch.float32:
+            parts = torch.bmm(coefficients, stacked).squeeze(1)
+        else:  # coefficients are not rounded, sums neither
+            first, *others = zip(coefficients.unbind(2), stacked.unbind(1), strict=True)
+            parts = torch.mul(*first)
+            for coefficient, gradient in others:
+                parts.addcmul_(gradient, coefficient)
+        into = torch.zeros(self.gradients.shape[1:], device=parts.device) if into is None else into
         into.view(-1).addmv_(parts.mT, weighting.ones)
         return into, contractions.square_norms(parts)
 
@@ -171,16 +183,22 @@ class LinearUse(Use):
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
         d_in, d_out, count = self.a.shape[1], self.b.shape[1], self.segments.count
-        exact = isinstance(linear_norms, contractions.ExactNorms)
-        if not exact or self.tied or self.a.nbytes + self.b.nbytes < 4 * count * d_in * d_out:
+        exact, gpu = isinstance(linear_norms, contractions.ExactNorms), on_gpu(self.b)
+        size = count * d_in * d_out * (self.a.itemsize * WORTH if gpu else 4)
+        if not exact or self.tied or self.a.nbytes + self.b.nbytes < size:
             return super().keep(linear_norms)
         # Long segments: their gradients take less room than what they are made of, and are then made only once.
+        if gpu:
+            parts = list(contractions.gradients(self.a, self.b, self.segments))
+            gradients = torch.cat(parts) if len(parts) > 1 else parts[0]
+            return KeptGradients(self.module, self.name, self.segments, gradients), contractions.norms(
+                gradients
+            ).square_()
         gradients = torch.empty(count, d_out, d_in, device=self.b.device)
-        norms = []
         for gradient, span in zip(gradients, self.segments.spans, strict=True):
-            gradient.copy_(contractions.linear_gradient(self.a, self.b, span))
-            norms.append(contractions.square_norm(gradient))
-        return KeptGradients(self.module, self.name, self.segments, gradients), torch.stack(norms)
+            contractions.linear_gradient(self.a, self.b, span, out=gradient)
+        found = torch.stack([contractions.square_norm(gradient) for gradient in gradients])
+        return KeptGradients(self.module, self.name, self.segments, gradients), found
 
     def gradient(self, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return contractions.grouped_gradient(self.a, self.b, self.segments, into)

@@ -145,7 +145,8 @@ def name_of(func: Any) -> str:
 
 def operations(func: Any, args: Any, kwargs: Any, out: Any, phase: str) -> Iterator[Op]:
     """What ``func`` did, or would have done, on a GPU; of an operation on many tensors, each tensor's share."""
-    name, inputs, outputs = name_of(func), list(tensors((args, *kwargs.values()))), list(tensors(out))
+    read = [value for key, value in kwargs.items() if key != "out"]  # that is written alone
+    name, inputs, outputs = name_of(func), list(tensors((args, *read))), list(tensors(out))
     if name.startswith("_foreach") or name.startswith("_fused_ad") or name == "_fused_sgd_":
         block, blocks, together = _FOREACH
         lists = [arg for arg in args if isinstance(arg, list | tuple) and arg and isinstance(arg[0], Tensor)]
@@ -158,7 +159,10 @@ def operations(func: Any, args: Any, kwargs: Any, out: Any, phase: str) -> Itera
         flops = flops_of(func, args, kwargs, out)
         results = outputs or inputs
         dtype = _dtype(inputs[0] if flops else results[0]) if results else ""
-        yield Op(phase, name, dtype, flops, bytes_of(name, inputs, outputs), launches_of(name, args))
+        size = bytes_of(name, inputs, outputs)
+        if name == "_fused_rms_norm_backward":  # each of its kernels reads gradients, inputs and their scales
+            size += (launches_of(name, args) - 1) * sum(map(touched, (args[0], args[1], args[3])))
+        yield Op(phase, name, dtype, flops, size, launches_of(name, args))
 
 
 def _dtype(x: Tensor) -> str:
