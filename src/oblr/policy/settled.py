@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -24,6 +23,7 @@ from oblr.gradnorm.passes import (
     total_memory,
 )
 from oblr.run.ranks import of_run
+from oblr.run.strategies import DDP
 
 if TYPE_CHECKING:
     from oblr.policy.step import PolicyModule
@@ -71,7 +71,7 @@ def settle_here(policy: "PolicyModule", group_size: int) -> None:
         return
     longest = getattr(getattr(policy.trainer, "datamodule", None), "max_model_len", None) or 0
     ranks, sharing = of_run(), policy.trainer.num_devices
-    shards, bucketed = ranks.count if policy.device_mesh else 0, isinstance(policy.trainer.strategy, DDPStrategy)
+    shards, bucketed = ranks.count if policy.device_mesh else 0, isinstance(policy.trainer.strategy, DDP)
     needs = Needs(
         policy.scorer.lm, layout_of(policy, policy.computed_in, shards, bucketed, policy.beside, group_size * longest)
     )
