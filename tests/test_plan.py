@@ -121,26 +121,31 @@ def test_shards_are_those_of_fsdp(size, ranks):
 
 
 @pytest.mark.parametrize(
-    ("world", "edges", "passes", "lora"),
+    ("world", "depths", "passes", "lora"),
     [
-        (World(8, sharded=True, mixed=True, checkpointing=True), "SHARDED_EDGES", "two", LoRA(4, 8.0, ["q_proj"], 0)),
-        *wide((World(mixed=True, gpu=False), "EDGES", "one", None)),
+        (World(8, sharded=True, mixed=True, checkpointing=2), [7, 9, 11], "two", LoRA(4, 8.0, ["q_proj"], 0)),
+        *wide(
+            (World(8, sharded=True, mixed=True, checkpointing=1), [5, 6, 7], "two", LoRA(4, 8.0, ["q_proj"], 0)),
+            (World(mixed=True, gpu=False), [3, 4, 5], "one", None),
+            (World(mixed=True, gpu=False, checkpointing=2), [6, 8, 10], "one", None),
+            (World(mixed=True, checkpointing=3), [7, 10, 13], "one", None),
+        ),
     ],
 )
-def test_a_few_blocks_tell_of_all(world, edges, passes, lora, monkeypatch):
-    depths, dry_run = [], update._dry_run
+def test_a_few_blocks_tell_of_all(world, depths, passes, lora, monkeypatch):
+    """Few, a block or a group of alike blocks more, and all, which an update with no blocks between its edges takes."""
+    found, dry_run = [], update._dry_run
 
     def watched(policy, config, *given):
-        depths.append(config.num_hidden_layers)
+        found.append(config.num_hidden_layers)
         return dry_run(policy, config, *given)
 
     monkeypatch.setattr(update, "_dry_run", watched)
-    n_few = sum(getattr(update, edges))
-    config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": n_few + 2}), Batch(1, 2, 12, 6)
+    config, batch = Qwen3Config(**SHAPE | {"num_hidden_layers": depths[-1]}), Batch(1, 2, 12, 6)
     few = plan_update(policy(passes, 24, lora=lora), config, world, batch)
-    monkeypatch.setattr(update, edges, (n_few, n_few))
+    monkeypatch.setattr(update, "SHARDED_EDGES" if world.sharded else "EDGES", (depths[-1], depths[-1]))
     every = plan_update(policy(passes, 24, lora=lora), config, world, batch)
-    assert depths == [n_few, n_few + 1, n_few + 2]
+    assert found == depths
     assert summed(few) == summed(every)
 
 

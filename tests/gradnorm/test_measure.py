@@ -13,6 +13,7 @@ from oblr.errors import SettingError
 from oblr.gradnorm import head, measure
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
+from oblr.policy.loading import checkpoint_blocks
 from oblr.policy.model import TokenScorer
 from oblr.types import Completion, Problem, Rollout
 
@@ -139,11 +140,12 @@ def test_nothing_is_left_in_memory(monkeypatch, tier, passes, used):
 
 
 @pytest.mark.parametrize("passes", ["one", "two"])
-@pytest.mark.parametrize("tied", [True, False])
-def test_activation_checkpointing(passes, tied):
+@pytest.mark.parametrize(("tied", "every"), [(True, 1), (False, 1), (True, 2)])
+def test_activation_checkpointing(passes, tied, every):
     lm, rollouts = tiny_model(tied), make_rollouts(LENGTHS)
     expected = run(GradNorms("exact", passes), lm, rollouts)
-    lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    checkpoint_blocks(lm, every)
+    assert [block.gradient_checkpointing for block in lm.model.layers] == [True, every == 1]
     weights, gradient, groups = run(GradNorms("exact", passes), lm, rollouts)
     torch.testing.assert_close(weights, expected[0], rtol=1e-6, atol=0)
     torch.testing.assert_close(groups, expected[2], rtol=1e-6, atol=0)
@@ -184,44 +186,6 @@ def test_adapters_on_a_frozen_base(passes):
     torch.testing.assert_close(weights, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-5, atol=0)
     assert gradient.keys() == oracle[0].keys()
     assert all(p.grad is None for p in lm.parameters() if not p.requires_grad)
-
-
-def test_auto_takes_one_pass_where_it_fits_and_says_so(caplog):
-    caplog.set_level("INFO")
-    lm = tiny_model(tied=True)
-    fits, does_not = GradNorms(), GradNorms()
-    fits.choose_passes(lm, 1000, torch.float32)
-    does_not.choose_passes(lm, 10**12, torch.float32)
-    assert (fits.passes, does_not.passes) == ("one", "two")
-    assert "one pass" in caplog.text
-    assert "two pass" in caplog.text
-    on_another_rank = GradNorms()
-    on_another_rank.choose_passes(lm, 1000, torch.float32, least=lambda free: 0.0)  # whose memory is full
-    assert on_another_rank.passes == "two"
-
-
-def test_auto_counts_what_one_pass_keeps(monkeypatch):
-    """Output gradients in the precision that is computed in; with checkpointing the inputs too."""
-    lm, tokens = tiny_model(tied=True), 1000
-    linear = [module for module in lm.modules() if isinstance(module, nn.Linear)]
-    outputs = sum(module.out_features for module in linear) * tokens
-    inputs = sum(module.in_features for module in linear) * tokens
-    gradients = sum(p.nbytes for p in lm.parameters())
-
-    def passes(needed, computed):
-        """With a little more memory, and with a little less."""
-        chosen = []
-        for share in (1.001, 0.999):
-            monkeypatch.setattr(measure, "_free_memory", lambda share=share: gradients + share * needed / measure.ROOM)
-            gradnorm = GradNorms()
-            gradnorm.choose_passes(lm, tokens, computed)
-            chosen.append(gradnorm.passes)
-        return chosen
-
-    assert passes(4 * outputs, torch.float32) == ["one", "two"]
-    assert passes(2 * outputs, torch.bfloat16) == ["one", "two"]
-    lm.gradient_checkpointing_enable()
-    assert passes(4 * (outputs + inputs), torch.float32) == ["one", "two"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """``python src/train.py … plan=true``: what a run takes of each GPU, told by a machine without any."""
 
-import os
-from collections import Counter
 from typing import Any
 
 import hydra
@@ -11,11 +9,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from transformers import PretrainedConfig
 
-from oblr.checks import check_batch, check_engine, check_policy, count_ranks
+from oblr.checks import check_batch, check_engine, check_policy, count_ranks, reported_gib, weight_shapes
 from oblr.errors import SettingError
 from oblr.plan.duration import Duration, Usual
 from oblr.plan.machine import this_cpu
-from oblr.plan.memory import GIB, Change, Device, Draft, Plan, advise
+from oblr.plan.memory import GIB, Change, Device, Draft, Plan, advise, engine_memory, own_memory
+from oblr.plan.pairs import Pair, pairs
 from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
 from oblr.plan.update import Batch, World
@@ -24,7 +23,7 @@ from oblr.policy.folder import has_weights
 from oblr.run.places import CONF
 from oblr.run.terminal import busy
 
-#: Share of a step that a change must save to be worth a word, and how many are planned anew at most.
+#: Share of a step that a change must save to be worth a word, and how many that promise most are planned anew.
 GRAIN, TRIED = 0.01, 2
 
 
@@ -37,7 +36,8 @@ def show_plan(cfg: DictConfig) -> None:
     busy("reckoning")
     planned_config(cfg)  # this machine's speed takes a while to measure
     speed = speed_of(cfg)
-    plan = make(cfg, speed)
+    drafted = draft(cfg, speed)
+    plan = drafted.plan()
     console = rich.get_console()
     console.print(memory_table(plan, cfg.name))
     console.print(*remarks(plan), verdict(plan), sep="\n", soft_wrap=True, highlight=False)
@@ -51,9 +51,10 @@ def show_plan(cfg: DictConfig) -> None:
         return draft(hydra.compose("train", [*kept, *overrides]), speed)
 
     if plan.lacking == 0:
-        drafts = ((overrides, changed(overrides)) for overrides in faster(cfg, plan))
-        tried = (Change(overrides, other.plan()) for overrides, other in drafts if saves(other.duration, plan.duration))
-        best = next((change for change in tried if change.plan.lacking == 0), None)
+        drafts = ((overrides, changed(overrides)) for overrides in faster(cfg, drafted, plan))
+        tried = [Change(overrides, other.plan()) for overrides, other in drafts if saves(other.duration, plan.duration)]
+        fitting = [change for change in tried if change.plan.lacking == 0]
+        best = min(fitting, key=lambda change: change.plan.duration.step, default=None)
         return console.print(fastest(plan, best), soft_wrap=True, highlight=False)
     changes = advise(plan, candidates(cfg, plan), lambda overrides: changed(overrides).plan())
     if changes:
@@ -112,7 +113,7 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
         ranks=ranks,
         sharded=strategy == "oblr.run.strategies.FSDP",
         mixed=cfg.trainer.precision == "bf16-mixed",
-        checkpointing=cfg.policy.activation_checkpointing,
+        checkpointing=int(cfg.policy.activation_checkpointing),
         gpu=gpu,
     )
     rollout = cfg.rollout
@@ -123,7 +124,7 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
         Batch(rollout.prompts_per_step // ranks, rollout.group_size, rollout.max_model_len, rollout.max_new_tokens),
         hydra.utils.instantiate(rollout.engines[rollout.engine], _convert_="all")(),
         Device(
-            memory=cfg.requires.gpu_memory_gib * GIB or own_memory(ranks // cfg.trainer.num_nodes),
+            memory=reported_gib(cfg.requires.gpu_memory_gib) * GIB or own_memory(ranks // cfg.trainer.num_nodes),
             gpu=gpu,
             offload=cfg.policy.cpu_offload,
             bucketed=strategy == "oblr.run.strategies.DDP",
@@ -145,11 +146,15 @@ def planned_config(cfg: DictConfig) -> PretrainedConfig:
     return config
 
 
-def own_memory(ranks: int) -> float:
-    """Bytes that this machine has for each of so many ranks."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_properties(0).total_memory
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / ranks
+def beside(cfg: DictConfig, config: PretrainedConfig) -> float:
+    """Bytes of a rank's device that the engine has while the policy trains, which decide what is left to the policy."""
+    if "auto" not in (cfg.gradnorm.get("passes"), cfg.policy.token_budget):
+        return 0.0
+    ranks, gpu = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes), torch.cuda.is_available()
+    device = Device(own_memory(ranks // cfg.trainer.num_nodes), gpu)
+    engine = hydra.utils.instantiate(cfg.rollout.engines[cfg.rollout.engine], _convert_="all")()
+    parameters = sum(shape.numel() for shape in weight_shapes(config, cfg.policy.path).values())
+    return engine_memory(engine, config, parameters, cfg.rollout.max_model_len, device)[0].total()
 
 
 def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
@@ -164,7 +169,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
     options: list[tuple[bool, dict[str, Any]]] = [
         (not plan.world.sharded and ranks > 1, {"trainer": "fsdp", "trainer.devices": ranks // nodes}),
         (plan.passes == "one", {"gradnorm.passes": "two"}),
-        (not plan.world.checkpointing, {"policy.activation_checkpointing": "true"}),
+        (plan.world.checkpointing != 1, {"policy.activation_checkpointing": "true"}),
         *((True, {"policy.token_budget": budget}) for budget in budgets),
         (share > 0, {engine: share}),
         (HydraConfig.get().runtime.choices["optimizer"] != "sgd", {"optimizer": "sgd"}),
@@ -179,23 +184,32 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
     ]
 
 
-def faster(cfg: DictConfig, plan: Plan) -> list[list[str]]:
-    """Single changes that may save time, those that promise most first; only of settings that there are."""
-    engine = f"rollout.engines.{cfg.rollout.engine}"
+def faster(cfg: DictConfig, drafted: Draft, plan: Plan) -> list[list[str]]:
+    """Changes that may save time, those that promise most first; only of settings that there are."""
+    engine, duration = f"rollout.engines.{cfg.rollout.engine}", plan.duration
     eager = has(cfg, f"{engine}.enforce_eager") and OmegaConf.select(cfg, f"{engine}.enforce_eager")
-    lasting, large = plan.duration, plan.batch.group_size * plan.batch.longest > plan.token_budget
-    parts = Counter(lasting.parts)
-    again = parts["forward"] + parts["backward"] if plan.norms and plan.passes == "two" else 0.0
-    waiting = max(0.0, lasting.phases["update"] - sum(parts.values()))
-    options: list[tuple[float, str, object]] = [
-        (parts["norms"] * (cfg.gradnorm.tier == "exact"), "gradnorm", "sketch"),
-        (parts["recomputation"], "policy.activation_checkpointing", "false"),
-        (0.0 if large else again / 2, "gradnorm.passes", "one"),
-        (waiting / 2, "policy.token_budget", 2 * plan.token_budget),
-        (lasting.eager * bool(plan.device.gpu and eager), f"{engine}.enforce_eager", "false"),
+    norms = duration.parts.get("norms", 0.0) * (cfg.gradnorm.tier == "exact")
+    options: list[tuple[float, dict[str, Any]]] = [
+        (duration.step - norms, {"gradnorm": "sketch"}),
+        (duration.step - duration.eager * bool(plan.device.gpu and eager), {f"{engine}.enforce_eager": "false"}),
     ]
-    options = sorted((option for option in options if has(cfg, option[1])), key=lambda option: -option[0])
-    return [[f"{name}={value}"] for saved, name, value in options[:TRIED] if saved > GRAIN * lasting.step]
+    options += [(pair.seconds, overrides_of(cfg, plan, pair)) for pair in pairs(drafted, plan)]
+    saving = [
+        each for each in options if each[0] < (1 - GRAIN) * duration.step and all(has(cfg, name) for name in each[1])
+    ]
+    saving.sort(key=lambda option: option[0])
+    return [[f"{name}={value}" for name, value in settings.items()] for _, settings in saving[:TRIED]]
+
+
+def overrides_of(cfg: DictConfig, plan: Plan, pair: Pair) -> dict[str, Any]:
+    """The settings in which ``pair`` differs; what is ``auto`` comes to the same passes by itself."""
+    every = {0: "false", 1: "true"}.get(pair.every, pair.every)
+    differing: list[tuple[bool, str, Any]] = [
+        (pair.every != plan.world.checkpointing, "policy.activation_checkpointing", every),
+        (pair.tokens != plan.token_budget, "policy.token_budget", pair.tokens),
+        (plan.norms and cfg.gradnorm.passes not in ("auto", pair.passes), "gradnorm.passes", pair.passes),
+    ]
+    return {name: value for differs, name, value in differing if differs}
 
 
 def saves(changed: Duration, planned: Duration) -> bool:

@@ -39,7 +39,7 @@ from oblr.checks import (
 )
 from oblr.commands.changed import changed, changes_table, own_settings
 from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS, processes
-from oblr.commands.plan import show_plan
+from oblr.commands.plan import beside, show_plan
 from oblr.commands.resume import told as overrides_told
 from oblr.commands.resume import where_it_was
 from oblr.commands.written import as_told, as_yaml, written
@@ -93,6 +93,7 @@ def main(cfg: DictConfig) -> None:
     check_served(cfg.policy.path, config, cfg.rollout.engine, cfg.rollout.engines)
     end_ids = end_tokens(cfg.policy.path, tokenizer)
     policy = make_policy(cfg, identity(config, tokenizer, end_ids))
+    policy.beside = beside(cfg, config)
     checkpoint, differing = None, []
     if cfg.ckpt_path is not None:
         checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)

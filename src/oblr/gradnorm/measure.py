@@ -1,7 +1,5 @@
 """Weights of the sequences in a micro-batch, and the weighted gradient, in as few passes as memory allows."""
 
-import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +9,10 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from oblr.errors import SettingError
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
-from oblr.gradnorm.kinds import is_linear, is_transposed
 from oblr.gradnorm.precision import no_autocast
 from oblr.gradnorm.tape import GradientSum
 from oblr.packing import PackedBatch
@@ -28,9 +24,6 @@ Passes = Literal["auto", "one", "two"]
 Scorer = Callable[[PackedBatch], TokenScores]
 #: ``f_t`` of every response token, float64 [n]
 Factors = Callable[[ResponseTokens], Tensor]
-log = logging.getLogger(__name__)
-#: Share of the free memory that one pass may fill with what it keeps; the rest is for logits and a block at work.
-ROOM = 0.75
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,8 @@ class GradNorms:
             (``Σ_t 1 − 2π_t + Σ_v π_v²``, arXiv 2602.07078), ``length`` (response tokens), ``uniform`` (1). Whatever the
             weights, a leave-one-out baseline leaves the gradient unbiased; poorer ones cost variance.
         passes: ``one`` keeps every layer's output gradient until the coefficients are known; ``two`` computes forward
-            and backward again; ``auto`` takes one pass where memory allows. Tiers without norms need one plain pass.
+            and backward again; ``auto`` takes one pass where memory allows, see :mod:`~oblr.gradnorm.passes`. Tiers
+            without norms need one plain pass.
             A group in several micro-batches is passed over twice whatever the setting.
         probes: random projections per layer of ``sketch``.
         seed: of the projections.
@@ -191,48 +185,6 @@ class GradNorms:
         if self.tier == "uniform":
             return torch.ones_like(tokens.behaviour)
         return tokens.sums(tokens.energy) if self.tier == "logit" else tokens.lengths.double()
-
-    def choose_passes(
-        self, lm: nn.Module, token_budget: int, computed: torch.dtype, least: Callable[[float], float] = lambda x: x
-    ) -> None:
-        """Settle ``passes=auto`` for micro-batches of ``token_budget`` tokens and log why.
-
-        Args:
-            computed: what layers compute in.
-            least: the smallest of a number over all ranks, which must choose alike: collectives run inside each pass.
-        """
-        if self.passes != "auto" or not self.measures:
-            return
-        parameters = [p for p in lm.parameters() if p.requires_grad]
-        checkpointing = getattr(lm, "is_gradient_checkpointing", False)
-        linears = (module for module in lm.modules() if is_linear(module) or is_transposed(module))
-        trained = ((module, module.get_parameter("weight")) for module in linears)
-        kept = sum(
-            # without checkpointing autograd keeps the inputs anyway
-            weight.shape[is_transposed(module)] + weight.shape[is_linear(module)] * checkpointing
-            for module, weight in trained
-            if weight.requires_grad
-        )
-        needed = token_budget * kept * computed.itemsize
-        gradients = sum(_local(p).nbytes for p in parameters if p.grad is None)
-        free = least(_free_memory() - gradients)
-        self.passes = "one" if needed <= ROOM * free else "two"
-        log.info(
-            "gradnorm.passes=auto: %s pass(es); what %d tokens leave behind takes up to %.2f GiB of %.2f free%s",
-            *(self.passes, token_budget, needed / 2**30, free / 2**30),
-            ", activation checkpointing is on" if checkpointing else "",
-        )
-
-
-def _local(p: Tensor) -> Tensor:
-    return p.to_local() if isinstance(p, DTensor) else p
-
-
-def _free_memory() -> float:
-    """Bytes that a micro-batch may still take, on the GPU or in RAM."""
-    if torch.cuda.is_available():
-        return torch.cuda.mem_get_info()[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _merged(packed: PackedBatch, group_size: int) -> tuple[Segments, Segments]:

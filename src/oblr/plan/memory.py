@@ -8,20 +8,20 @@ import torch
 from transformers import PretrainedConfig
 
 from oblr.gradnorm.contractions import GRAM_ROWS
+from oblr.gradnorm.passes import CONTEXT, GIB, Needs, room_of, total_memory
 from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.duration import Duration, Serving, Usual, duration
 from oblr.plan.roofline import Speed
 from oblr.plan.update import Batch, Update, World, adapt, fake_model, plan_update
+from oblr.policy.loading import checkpoint_blocks
+from oblr.policy.settled import layout_of, settle
 from oblr.policy.step import PolicyModule
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 
-GIB = 2**30
 #: They live where the shards do.
 STATE = ("weights", "adapters", "gradients", "optimizer state")
-#: CUDA context, libraries and communication buffers of a process. Not measured.
-CONTEXT = 1.5 * GIB
 #: Share of what comes and goes that the allocator loses in gaps. Not measured.
 FRAGMENTATION = 0.05
 #: What vLLM profiles itself with on large GPUs where it is not told: tokens of a forward pass, and sequences that are
@@ -92,6 +92,11 @@ class Plan:
         return over + self.starved * self.kv_token * self.batch.longest
 
     @property
+    def spare(self) -> float:
+        """Bytes of the device that stay free when most are live; below 0 where it does not fit."""
+        return self.device.memory - max(self.training.total(), self.rollouts.total())
+
+    @property
     def micro_batches(self) -> int:
         """Of a step in which every group is live and every sequence longest."""
         tokens = self.batch.groups * self.batch.group_size * self.batch.longest
@@ -134,18 +139,22 @@ class Draft:
         policy, world = self.policy, self.world
         run = DryRun()
         lm = fake_model(run, self.config, policy.dtype_name)
-        if world.checkpointing:
-            lm.gradient_checkpointing_enable()
+        checkpoint_blocks(lm, world.checkpointing)
         self.parameters = sum(p.numel() for p in lm.parameters())
         adapt(lm, policy, world)
-        weights = sum(p.nbytes for p in lm.parameters()) / (world.ranks if world.sharded else 1)
-        free = self.device.memory - CONTEXT - (0 if self.device.offload else weights) - (weights if policy.kl else 0)
-        computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
-        policy.gradnorm.choose_passes(lm, policy.token_budget, computed, least=lambda _: free)
-        policy.gradnorm.gram_rows = max(GRAM_ROWS, self.batch.longest)
         longest = self.batch.longest
         found = engine_memory(self.engine, self.config, self.parameters, longest, self.device)
         self.engine_state, self.generating, self.kv_token = found
+        shards, computed = (
+            world.ranks * world.sharded,
+            torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name),
+        )
+        layout = layout_of(
+            policy, computed, shards, self.device.bucketed, self.engine_state.total(), longest * self.batch.group_size
+        )
+        self.lm, self.needs = lm, Needs(lm, layout)
+        settle(policy, self.needs, room_of(self.needs, self.device.memory))
+        policy.gradnorm.gram_rows = max(GRAM_ROWS, longest)
 
     def update(self, batch: Batch) -> Update:
         return plan_update(self.policy, self.config, self.world, batch)
@@ -175,7 +184,7 @@ class Draft:
         training["fragmentation"] = int(FRAGMENTATION * passing)
         host: Bytes = Bytes()
         for live in (training, rollouts):
-            live["context"] = int(CONTEXT)
+            live["context"] = CONTEXT
             if device.bucketed:  # as large as what is trained, and there for good
                 live["gradients"] += update.trained
             if device.offload:
@@ -196,6 +205,11 @@ class Draft:
             device,
             policy.token_budget,
         )
+
+
+def own_memory(ranks: int) -> float:
+    """Bytes that this machine has for each of so many ranks."""
+    return total_memory(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"), ranks)
 
 
 def engine_memory(

@@ -43,7 +43,7 @@ def remarks(plan: Plan) -> list[str]:
     lines = [
         f"{plan.parameters / 1e9:.3f} billion parameters, {_count(world.ranks, 'rank')}"
         f"{', sharded' * world.sharded}{', bfloat16 products' * world.mixed}"
-        f"{', activation checkpointing' * world.checkpointing}, {plan.passes} pass{'es' * (plan.passes != 'one')}",
+        f"{checkpointing(world.checkpointing)}, {plan.passes} pass{'es' * (plan.passes != 'one')}",
         f"a step: {batch.groups * batch.group_size} sequences a rank, in up to {plan.micro_batches} micro-batches "
         f"of {plan.token_budget} tokens",
     ]
@@ -62,6 +62,11 @@ def remarks(plan: Plan) -> list[str]:
         parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.moved.items())
         lines.append(f"received by each rank in a step, at most, GiB: {parts}")
     return lines
+
+
+def checkpointing(every: int) -> str:
+    blocks = f" of every {every}. block" if every > 1 else ""
+    return f", activation checkpointing{blocks}" if every else ""
 
 
 def time_table(plan: Plan) -> Table:
@@ -86,12 +91,12 @@ def speed_remarks(plan: Plan, usual: Usual) -> list[str]:
 
 
 def fastest(plan: Plan, best: Change | None) -> str:
-    """Which single change saves most of a step's predicted time."""
+    """Which change, of one setting or of some together, makes a step shortest, and the memory that stays free then."""
     if best is None:
-        return "predicted: no single override that fits saves time"
+        return "predicted: no other checkpointing, passes, token budget or engine that fits saves time"
     return (
         f"predicted: {' '.join(best.overrides)} saves most time, {plan.duration.step:.3g} → "
-        f"{best.plan.duration.step:.3g} s a step"
+        f"{best.plan.duration.step:.3g} s a step, with {best.plan.spare / GIB:.1f} GiB to spare"
     )
 
 

@@ -1,7 +1,8 @@
 """A policy's update and weight sync as one rank of any world would run them, by a dry run of the very code.
 
 Transformer blocks are alike, so a few of them and one more tell how much each further one takes: between coming to
-one parameter and coming to the next, the most that is live is linear in their number.
+one parameter and coming to the next, the most that is live is linear in their number. Where only every n-th is
+checkpointed, groups of n blocks are alike: then a few groups tell, and one more.
 """
 
 import copy
@@ -24,6 +25,7 @@ from oblr.plan.places import DEVICE
 from oblr.plan.work import Work
 from oblr.policy.attention import SDPA, choose_attention
 from oblr.policy.fused import fuse_torch
+from oblr.policy.loading import checkpoint_blocks
 from oblr.policy.model import TokenScorer
 from oblr.policy.reference import Reference
 from oblr.policy.step import PolicyModule
@@ -43,14 +45,14 @@ class World:
         ranks: devices.
         sharded: whether FSDP2 shares the policy out between them.
         mixed: bfloat16 products of weights that are kept in ``policy.dtype``.
-        checkpointing: of activations.
+        checkpointing: of the activations of every so many-th block; 0: of none.
         gpu: whether operations take a GPU's ways; optimizers then handle all parameters at once.
     """
 
     ranks: int = 1
     sharded: bool = False
     mixed: bool = False
-    checkpointing: bool = False
+    checkpointing: int = 0
     gpu: bool = True
 
 
@@ -150,22 +152,26 @@ def adapt(lm: PreTrainedModel, policy: PolicyModule, world: World) -> None:
 
 def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> Update:
     """``policy``'s passes must be settled."""
-    layers, edges = config.num_hidden_layers, SHARDED_EDGES if world.sharded else EDGES
-    few = sum(edges)
-    if layers <= few + 1:
+    layers, alike = config.num_hidden_layers, max(1, world.checkpointing)
+    first, last = SHARDED_EDGES if world.sharded else EDGES
+    edges = first + alike - 1, last + alike - 1
+    few = sum(edges) + (layers - sum(edges)) % alike  # the last blocks are the last of as large a group
+    if layers <= few + alike:
         run = _dry_run(policy, config, world, batch)
         peaks = _peak(run.update), run.resident, _peak(run.sync)
         return Update(*peaks, run.moved, run.moved_by_sync, run.work, run.once)
-    less, more = (_dry_run(policy, _shortened(config, n), world, batch) for n in (few, few + 1))
+    less, more = (_dry_run(policy, _shortened(config, n), world, batch) for n in (few, few + alike))
+
+    groups = (layers - few) // alike
 
     def further(a: Bytes, b: Bytes) -> Bytes:
-        return Bytes({kind: a[kind] + (b[kind] - a[kind]) * (layers - few) for kind in a | b})
+        return Bytes({kind: a[kind] + (b[kind] - a[kind]) * groups for kind in a | b})
 
     def all_layers(a: Work, b: Work) -> Work:
-        return a + (b - a) * (layers - few)
+        return a + (b - a) * groups
 
     def furthest(a: dict[Place, Bytes], b: dict[Place, Bytes]) -> Bytes:
-        near, far = _places(a, few, edges), _places(b, few + 1, edges)
+        near, far = _places(a, few, edges), _places(b, few + alike, edges)
         return _peak({place: further(near[place], far[place]) for place in near.keys() & far.keys()})
 
     return Update(
@@ -272,8 +278,7 @@ def _scorer(
     if adapted:
         adapt(lm, policy, world)
     scorer = TokenScorer(lm, policy.temperature)
-    if world.checkpointing:
-        scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    checkpoint_blocks(scorer.lm, world.checkpointing)
     if world.sharded:
         scorer.shard(mesh, torch.bfloat16 if world.mixed else None)
     return scorer

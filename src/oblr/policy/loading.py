@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from oblr.errors import SettingError, why
 from oblr.policy.attention import SDPA
@@ -95,6 +96,26 @@ def load_model(path: str, dtype: str, attention: str = SDPA, setting: str = "pol
         if not is_finite(p):
             raise not_finite(path, name, setting)
     return without_dropout(lm).train()
+
+
+def checkpoint_blocks(lm: PreTrainedModel, every: int) -> None:
+    """Have every so many-th block, from the first on, computed again in the backward pass; none if 0.
+
+    Raises:
+        SettingError: the model cannot, or not with some of its blocks.
+    """
+    if not every:
+        return
+    setting = "policy.activation_checkpointing"
+    try:
+        lm.gradient_checkpointing_enable({"use_reentrant": False}, every_n_layers=every)
+    except ValueError as error:
+        raise SettingError(setting, str(error), "use false") from error
+    blocks = [
+        module.gradient_checkpointing for module in lm.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
+    if every > 1 and (not blocks or blocks != [i % every == 0 for i in range(len(blocks))]):
+        raise SettingError(setting, f"{type(lm).__name__} does not tell its blocks apart", "use true or false")
 
 
 def without_dropout(lm: PreTrainedModel) -> PreTrainedModel:

@@ -23,12 +23,13 @@ from oblr.policy.adapter import LoRA
 from oblr.policy.attention import SDPA, VARLEN, choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.judgement import Refusals
-from oblr.policy.loading import load_config, load_model, weights_digest
+from oblr.policy.loading import checkpoint_blocks, load_config, load_model, weights_digest
 from oblr.policy.logged import LogsOnce
 from oblr.policy.model import TokenScorer, load_sharded
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
 from oblr.policy.selfcheck import check
+from oblr.policy.settled import settle_here
 from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
@@ -54,11 +55,13 @@ class PolicyModule(LogsOnce):
         optimizer: constructor, given the parameters.
         temperature: of the behaviour policy.
         token_budget: most tokens in a micro-batch of several sequences. A group that has more is spread over several.
+            ``auto``: as many as memory allows, in one pass where ``gradnorm.passes`` leaves the choice.
         logprob_gap_mean, logprob_gap_p99: largest tolerated mean and 99 % quantile of |log π − log μ| over the tokens
             that a rank checks right after a sync, in nats.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
-        activation_checkpointing: keep what enters each block, and compute the rest again in the backward pass.
+        activation_checkpointing: keep what enters a block, and compute the rest again in the backward pass: of every
+            block; of every n-th from the first on, if n; of none.
         cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
         attention: ``varlen``, flash attention without a mask; ``sdpa``; ``auto``: the former on a GPU in bfloat16.
         adapter: ``lora``: train low-rank adapters alone; ``dtype`` is then that of the frozen weights.
@@ -78,12 +81,12 @@ class PolicyModule(LogsOnce):
         schedule: Schedule,
         optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
         temperature: float,
-        token_budget: int,
+        token_budget: int | Literal["auto"],
         logprob_gap_mean: float,
         logprob_gap_p99: float,
         kl: KLPenalty | None = None,
         updates_per_batch: int = 1,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | int = False,
         cpu_offload: bool = False,
         attention: Literal["auto", "varlen", "sdpa"] = "auto",
         adapter: Literal["none", "lora"] = "none",
@@ -93,7 +96,8 @@ class PolicyModule(LogsOnce):
         self.automatic_optimization = False
         self.path, self.dtype_name = path, dtype
         self.baseline, self.loss, self.schedule, self.make_optimizer = baseline, loss, schedule, optimizer
-        self.gradnorm, self.temperature, self.token_budget = gradnorm, temperature, token_budget
+        self.gradnorm, self.temperature = gradnorm, temperature
+        self.token_budget = cast(int, token_budget)  # once it is settled
         if updates_per_batch < 1:
             raise SettingError("policy.updates_per_batch", f"{updates_per_batch} is not a count", "use at least 1")
         if attention not in ("auto", VARLEN, SDPA):
@@ -105,6 +109,8 @@ class PolicyModule(LogsOnce):
         self.logprob_gap_bounds = {"mean": logprob_gap_mean, "p99": logprob_gap_p99}
         self.penalises_tokens = kl is not None and not kl.shapes_reward
         self.activation_checkpointing, self.cpu_offload = activation_checkpointing, cpu_offload
+        #: bytes that an engine has of this rank's device while the policy trains; whoever starts a run says so
+        self.beside = 0.0
         #: whether the tokens of a response have coefficients of their own
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
@@ -118,8 +124,7 @@ class PolicyModule(LogsOnce):
             raise SettingError("trainer.strategy", f"{name} does not say who its ranks are", "use oblr.run.strategies")
         if not hasattr(self, "scorer"):
             self.scorer = self.load(self.lora)
-            if self.activation_checkpointing:
-                self.scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            checkpoint_blocks(self.scorer.lm, int(self.activation_checkpointing))
             if self.kl is not None:
                 self.reference = Reference(self.load(), self.kl)
 
@@ -197,7 +202,6 @@ class PolicyModule(LogsOnce):
         step = Groups(rewards, weights, batch.lengths, *of_step, problems=batch.problems)
         live = self.baseline.live(step) | self.penalises_tokens
         optimizer = cast(LightningOptimizer, self.optimizers())
-        self.gradnorm.choose_passes(self.scorer.lm, self.token_budget, self.computed_in, of_run().least)
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, parts in self.micro_batches(batch, live):
@@ -290,6 +294,7 @@ class PolicyModule(LogsOnce):
         def agree(counts: list[int]) -> list[int]:
             return of_run().reduce(torch.tensor(counts), "max").tolist()
 
+        settle_here(self, batch.group_size)
         sizes = [[rollout.n_tokens for rollout in batch.group(q)] for q in range(batch.n_groups)]
         with rounded_once():  # no weight changes between the micro-batches of a batch
             for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):

@@ -20,7 +20,7 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 | ``check_engine`` | sharded: one forward pass; the gap | 1 |
 | ``GradStats``, every k-th step | as micro-batches; the norms | ; 1 |
 | rewards less a penalty | sharded: the reference's forward passes | M |
-| ``update``: groups | all rewards; passes, where memory decides, once a run; numbers of micro-batches | 1; 1; 2 or 3 |
+| ``update``: groups | all rewards; passes, where memory decides, once a run; numbers of micro-batches | 1; 2; 2 or 3 |
 | micro-batches | sharded: weights a block at a time, forward and backward; gradients likewise | each pass of M |
 | … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
