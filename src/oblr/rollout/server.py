@@ -14,6 +14,8 @@ from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
@@ -42,6 +44,18 @@ MESSAGE, TOKEN, READ = 2**20, 1024, 64
 CONNECTIONS = 256
 #: Share of a GPU that the run's own server takes: of the trainer's, as much as an engine in its process; of its own.
 SHARED, OWN = 0.4, 0.9
+
+
+def stored(model: str) -> str:
+    """What tells a model apart however it is named: its folder, or its commit in the hub's cache, wherever that lies.
+
+    Where the hub is not to be asked (``HF_HUB_OFFLINE``) vLLM calls a model of the hub by its folder in the cache.
+    """
+    cached = None
+    with suppress(HFValidationError):  # a folder of another machine
+        cached = None if Path(model).exists() else try_to_load_from_cache(model, "config.json")
+    folder = Path(cached).parent if isinstance(cached, str) else Path(model).resolve()
+    return "/".join(folder.parts[-3:]) if folder.parent.name == "snapshots" else str(folder)
 
 
 class ServerEngine:
@@ -171,14 +185,14 @@ class ServerEngine:
         if automatic and has["transfer"] == "nccl" and torch.cuda.is_available():
             self.transfer = "nccl"
         wanted = {
-            "model": ("policy.path", str(Path(self.model).resolve())),
+            "model": ("policy.path", stored(self.model)),
             "dtype": ("policy.dtype", f"torch.{dtype}"),
             "max_model_len": ("rollout.max_model_len", max_model_len),
             "logprobs_mode": (setting, "processed_logprobs"),
             "generation_config": (setting, "vllm"),
             "transfer": ("rollout.engines.server.transfer", self.transfer),
         }
-        has["model"] = str(Path(has["model"]).resolve())  # a folder has several names
+        has["model"] = stored(has["model"])
         for name, (own_setting, value) in wanted.items():
             if has[name] != value:
                 raise SettingError(own_setting, f"{self.server.url} has {name} {has[name]}, not {value}", start)
