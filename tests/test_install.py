@@ -40,6 +40,7 @@ def clone(tmp_path):
     python = tmp_path / "python-stand-in"
     python.write_text(
         "#!/bin/sh\n"
+        'case "$*" in *Python.h*) if [ -e no-header ]; then echo /usr/include/Python.h; fi; exit;; esac\n'
         'echo "$@" >> calls\n'
         'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp python-stand-in "$3/bin/python"; fi\n'
         '[ ! -e fail ] || case "$*" in *"-e ."*) exit 1;; esac\n'
@@ -133,6 +134,22 @@ def test_a_driver_that_is_new_enough_or_elsewhere_is_no_obstacle(clone, says, no
     assert ("note" in result.stdout) == bool(note)
     assert note in result.stdout
     assert "-e .[cuda,dev]" in calls
+
+
+def test_what_kernels_are_built_with_is_looked_for_before_anything_is_fetched(clone):
+    folder, make = clone
+    assert make("install", "FLAVOUR=cuda", "CC=no-such-cc")[0].returncode == 0  # to run on another machine
+    driver(folder, "580.65.06")
+    result, calls = make("demo", "FLAVOUR=cuda", "CC=no-such-cc")
+    assert result.returncode != 0
+    assert "error: there is no no-such-cc, and kernels for GPUs are built with it: apt-get install gcc" in result.stdout
+    assert calls == ""
+    (folder / "no-header").touch()
+    result, calls = make("demo", "FLAVOUR=cuda")
+    assert result.returncode != 0
+    assert "error: there is no /usr/include/Python.h, and kernels" in result.stdout
+    assert calls == ""
+    assert make("install", "FLAVOUR=cpu", "CC=no-such-cc")[0].returncode == 0  # what it runs is built already
 
 
 def test_a_torch_without_cuda_is_no_cuda_install(clone):
