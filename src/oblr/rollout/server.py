@@ -20,12 +20,13 @@ from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
 from oblr.rollout.client import LARGEST, Client, Limits, Refused
-from oblr.rollout.engine import check_fresh, check_limits
+from oblr.rollout.engine import check_fresh, check_limits, precise
 from oblr.rollout.process import ServerProcess
 from oblr.rollout.proof import SETTING, VARIABLE, read_secret, secret_of
 from oblr.rollout.readback import Block, Part, from_text, to_text
 from oblr.rollout.replies import in_order
 from oblr.rollout.senders import HTTPSender, Sender
+from oblr.run.host import CXX, lacking
 from oblr.run.meeting import LOOPBACK
 from oblr.run.private import caches
 from oblr.run.ranks import of_run
@@ -150,6 +151,8 @@ class ServerEngine:
             "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000"),  # idle threads leave the cores to the trainer
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
             **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),
+            **({} if gpu or lacking(*CXX) is None else {"TORCHDYNAMO_DISABLE": "1"}),  # it would compile one function
+            **precise(dtype),
         }
         self.weight_version: int | None = None
         self.process: ServerProcess | None = None
@@ -163,7 +166,8 @@ class ServerEngine:
     def _check(self, dtype: str, max_model_len: int, automatic: bool, token_file: Path) -> None:
         """Whether the running server is what this run would have started, and free."""
         setting = "rollout.engines.server.url"
-        environment = f"{VARIABLE}={shlex.quote(str(token_file.resolve()))} VLLM_SERVER_DEV_MODE=1"
+        variables = {VARIABLE: str(token_file.resolve()), "VLLM_SERVER_DEV_MODE": "1"} | precise(dtype)
+        environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         start = f"start it with {environment} python -m {shlex.join(self.arguments)} --port {self.server.port}"
         try:
             paths = self.server.get("/openapi.json")["paths"]
