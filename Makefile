@@ -44,6 +44,10 @@ DRIVER := 580
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export XDG_CONFIG_HOME := $(CURDIR)/.cache/config
 export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/torchinductor
+export TRITON_CACHE_DIR := $(CURDIR)/.cache/triton
+export VLLM_CACHE_ROOT := $(CURDIR)/.cache/vllm
+export FLASHINFER_WORKSPACE_BASE := $(CURDIR)
+export CUDA_CACHE_PATH := $(CURDIR)/.cache/cuda
 # Idle OpenMP threads spin; with another program on the same cores that makes both crawl. Sleep sooner.
 export GOMP_SPINCOUNT ?= 1000
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib

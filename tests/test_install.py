@@ -10,10 +10,15 @@ from importlib.metadata import packages_distributions, requires, version
 import pytest
 import warm
 import yaml
-from conftest import ROOT
+from conftest import POCKET, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rooms import imported, sources
+from triton import knobs
+from vllm import envs
+
+from oblr.rollout.server import ServerEngine
+from oblr.run.private import CACHES
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
@@ -150,6 +155,33 @@ def test_what_kernels_are_built_with_is_looked_for_before_anything_is_fetched(cl
     assert "error: there is no /usr/include/Python.h, and kernels" in result.stdout
     assert calls == ""
     assert make("install", "FLAVOUR=cpu", "CC=no-such-cc")[0].returncode == 0  # what it runs is built already
+
+
+def test_what_is_compiled_stays_in_the_clone(clone):
+    folder, make = clone
+    python = folder / "python-stand-in"
+    python.write_text(python.read_text() + "env > environment\n")
+    assert make("demo")[0].returncode == 0
+    environment = dict(line.split("=", 1) for line in (folder / "environment").read_text().splitlines() if "=" in line)
+    assert environment["FLASHINFER_WORKSPACE_BASE"] == str(folder)  # it adds .cache itself
+    for name in CACHES.keys() - {"FLASHINFER_WORKSPACE_BASE"} | {"XDG_CACHE_HOME"}:
+        assert environment[name].startswith(f"{folder}/.cache"), name
+
+
+def test_outside_make_it_is_kept_together_for_its_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in CACHES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRITON_HOME", "/nowhere")
+    monkeypatch.setenv("CUDA_CACHE_PATH", "/mine")
+    server = ServerEngine(str(POCKET), "float32", 128, "log").environment
+    for name, value in server.items():
+        monkeypatch.setenv(name, value)
+    assert {name: os.environ[name] for name in CACHES} == {
+        name: str(tmp_path / "oblr" / folder) for name, folder in CACHES.items()
+    } | {"CUDA_CACHE_PATH": "/mine"}
+    assert knobs.cache.dir == str(tmp_path / "oblr" / "triton")
+    assert str(tmp_path / "oblr" / "vllm") == envs.VLLM_CACHE_ROOT
 
 
 def test_a_torch_without_cuda_is_no_cuda_install(clone):

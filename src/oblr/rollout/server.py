@@ -28,7 +28,7 @@ from oblr.rollout.replies import in_order
 from oblr.rollout.senders import HTTPSender, Sender
 from oblr.run.host import CXX, lacking
 from oblr.run.meeting import LOOPBACK
-from oblr.run.private import caches
+from oblr.run.private import kept_caches
 from oblr.run.ranks import of_run
 from oblr.types import Completion, Sampling
 
@@ -145,7 +145,7 @@ class ServerEngine:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # whatever an engine in this process has been told
             "VLLM_NO_USAGE_STATS": "1",
-            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(caches() / "torchinductor")),
+            **kept_caches(),
             "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib),
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK),  # its processes are on one machine
             "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000"),  # idle threads leave the cores to the trainer
