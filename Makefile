@@ -20,7 +20,7 @@
 # make contract check what we rely on of vLLM in the wheels of the pinned version and of the oldest one: 600 MB, no GPU
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
-# With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough.
+# With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough, and for gcc and Python.h.
 .PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu
 
 PYTHON ?= python3
@@ -44,6 +44,10 @@ DRIVER := 580
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export XDG_CONFIG_HOME := $(CURDIR)/.cache/config
 export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/torchinductor
+export TRITON_CACHE_DIR := $(CURDIR)/.cache/triton
+export VLLM_CACHE_ROOT := $(CURDIR)/.cache/vllm
+export FLASHINFER_WORKSPACE_BASE := $(CURDIR)
+export CUDA_CACHE_PATH := $(CURDIR)/.cache/cuda
 # Idle OpenMP threads spin; with another program on the same cores that makes both crawl. Sleep sooner.
 export GOMP_SPINCOUNT ?= 1000
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
@@ -130,12 +134,24 @@ test-browser: chromium $(STAMP)
 install: $(STAMP)
 
 # A machine without driver may install for one that has it.
+# Triton builds its launcher with a C compiler and Python's headers: where these are not, the path of the header.
+define HEADER
+import os, sysconfig
+header = sysconfig.get_paths("posix_prefix")["include"] + "/Python.h"
+print("" if os.path.exists(header) else header)
+endef
+driver: export HEADER := $(HEADER)
 driver:
 ifeq ($(FLAVOUR),cuda)
 	@found=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1); \
-	if [ -z "$$found" ]; then echo "note: no NVIDIA driver here; where this is to run it must be $(DRIVER) or newer"; \
-	elif ! [ "$${found%%.*}" -ge $(DRIVER) ] 2>/dev/null; then \
-	  echo "error: the NVIDIA driver is $$found, and CUDA 13 needs $(DRIVER): update it, or use FLAVOUR=cpu"; exit 1; fi
+	if [ -z "$$found" ]; then echo "note: no NVIDIA driver here; where this is to run it must be $(DRIVER) or newer"; exit; fi; \
+	if ! [ "$${found%%.*}" -ge $(DRIVER) ] 2>/dev/null; then \
+	  echo "error: the NVIDIA driver is $$found, and CUDA 13 needs $(DRIVER): update it, or use FLAVOUR=cpu"; exit 1; fi; \
+	if ! command -v "$${CC:-gcc}" >/dev/null && { [ -n "$$CC" ] || ! command -v clang >/dev/null; }; then \
+	  echo "error: there is no $${CC:-gcc}, and kernels for GPUs are built with it: apt-get install gcc"; exit 1; fi; \
+	python=$(PY); [ -x "$$python" ] || python=$(PYTHON); header=$$("$$python" -c "$$HEADER"); \
+	if [ -n "$$header" ]; then \
+	  echo "error: there is no $$header, and kernels for GPUs are built with it: apt-get install python3-dev"; exit 1; fi
 endif
 
 $(STAMP): pyproject.toml | driver

@@ -10,10 +10,15 @@ from importlib.metadata import packages_distributions, requires, version
 import pytest
 import warm
 import yaml
-from conftest import ROOT
+from conftest import POCKET, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rooms import imported, sources
+from triton import knobs
+from vllm import envs
+
+from oblr.rollout.server import ServerEngine
+from oblr.run.private import CACHES
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
@@ -40,6 +45,7 @@ def clone(tmp_path):
     python = tmp_path / "python-stand-in"
     python.write_text(
         "#!/bin/sh\n"
+        'case "$*" in *Python.h*) if [ -e no-header ]; then echo /usr/include/Python.h; fi; exit;; esac\n'
         'echo "$@" >> calls\n'
         'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp python-stand-in "$3/bin/python"; fi\n'
         '[ ! -e fail ] || case "$*" in *"-e ."*) exit 1;; esac\n'
@@ -133,6 +139,49 @@ def test_a_driver_that_is_new_enough_or_elsewhere_is_no_obstacle(clone, says, no
     assert ("note" in result.stdout) == bool(note)
     assert note in result.stdout
     assert "-e .[cuda,dev]" in calls
+
+
+def test_what_kernels_are_built_with_is_looked_for_before_anything_is_fetched(clone):
+    folder, make = clone
+    assert make("install", "FLAVOUR=cuda", "CC=no-such-cc")[0].returncode == 0  # to run on another machine
+    driver(folder, "580.65.06")
+    result, calls = make("demo", "FLAVOUR=cuda", "CC=no-such-cc")
+    assert result.returncode != 0
+    assert "error: there is no no-such-cc, and kernels for GPUs are built with it: apt-get install gcc" in result.stdout
+    assert calls == ""
+    (folder / "no-header").touch()
+    result, calls = make("demo", "FLAVOUR=cuda")
+    assert result.returncode != 0
+    assert "error: there is no /usr/include/Python.h, and kernels" in result.stdout
+    assert calls == ""
+    assert make("install", "FLAVOUR=cpu", "CC=no-such-cc")[0].returncode == 0  # what it runs is built already
+
+
+def test_what_is_compiled_stays_in_the_clone(clone):
+    folder, make = clone
+    python = folder / "python-stand-in"
+    python.write_text(python.read_text() + "env > environment\n")
+    assert make("demo")[0].returncode == 0
+    environment = dict(line.split("=", 1) for line in (folder / "environment").read_text().splitlines() if "=" in line)
+    assert environment["FLASHINFER_WORKSPACE_BASE"] == str(folder)  # it adds .cache itself
+    for name in CACHES.keys() - {"FLASHINFER_WORKSPACE_BASE"} | {"XDG_CACHE_HOME"}:
+        assert environment[name].startswith(f"{folder}/.cache"), name
+
+
+def test_outside_make_it_is_kept_together_for_its_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in CACHES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRITON_HOME", "/nowhere")
+    monkeypatch.setenv("CUDA_CACHE_PATH", "/mine")
+    server = ServerEngine(str(POCKET), "float32", 128, "log").environment
+    for name, value in server.items():
+        monkeypatch.setenv(name, value)
+    assert {name: os.environ[name] for name in CACHES} == {
+        name: str(tmp_path / "oblr" / folder) for name, folder in CACHES.items()
+    } | {"CUDA_CACHE_PATH": "/mine"}
+    assert knobs.cache.dir == str(tmp_path / "oblr" / "triton")
+    assert str(tmp_path / "oblr" / "vllm") == envs.VLLM_CACHE_ROOT
 
 
 def test_a_torch_without_cuda_is_no_cuda_install(clone):

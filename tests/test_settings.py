@@ -137,6 +137,36 @@ def test_what_is_said(pocket, path, value, words):
 
 
 @pytest.mark.parametrize(
+    ("picked", "visible", "said"),
+    [
+        ([1], None, "CUDA_VISIBLE_DEVICES=1 trainer.devices=1"),
+        ([3, 1], "", "CUDA_VISIBLE_DEVICES=3,1 trainer.devices=2"),
+        ([1, 2], "4,GPU-5e,6", "CUDA_VISIBLE_DEVICES=GPU-5e,6 trainer.devices=2"),
+        ([0, 0], "4,5", "CUDA_VISIBLE_DEVICES=4 trainer.devices=1"),
+        ([0], "4,5", None),
+        ([0, 1], None, None),
+    ],
+)
+def test_gpus_are_picked_before_anything_sees_them(pocket, monkeypatch, picked, visible, said):
+    """The policy would be on the one that was picked, and an engine in its process or beside it on the first."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if said is None:
+        return check_settings(changed(pocket, "trainer.devices", picked), "train")
+    with pytest.raises(SettingError, match=r"^trainer\.devices: .* picks GPUs") as raised:
+        check_settings(changed(pocket, "trainer.devices", picked), "train")
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("picked", ["1", "1,", "1,2", "-1"])
+def test_gpus_picked_in_words_are_refused(pocket, picked):
+    """As Lightning would read them."""
+    with pytest.raises(SettingError, match=r"^trainer\.devices: "):
+        check_settings(changed(pocket, "trainer.devices", picked), "train")
+
+
+@pytest.mark.parametrize(
     ("overrides", "setting"),
     [
         (("k=[1,9]",), "k"),

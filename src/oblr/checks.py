@@ -19,6 +19,7 @@ from oblr.policy.loading import load_config
 from oblr.policy.positions import check_lengths
 from oblr.policy.step import PolicyModule
 from oblr.run.checkpoint import meta, shapes
+from oblr.run.host import check_installed
 from oblr.run.manifest import read_manifest
 from oblr.run.resumed import Difference, at, choose_checkpoint, differences, shown, unlike
 from oblr.schedules.base import Schedule
@@ -34,11 +35,25 @@ NOISE = 0.3
 REPORTED = {24: 22.0, 40: 39.4, 48: 44.4, 80: 79.1, 141: 139.7}
 
 
-def check_machine(gpus: int, gpu_memory_gib: float, made: Mapping[str, str]) -> None:
-    """Whether this machine has what the experiment is written for: GPUs, and files, by the commands that make them."""
+def runs_vllm(name: str, engines: Mapping[str, Any]) -> bool:
+    """Whether the engine ``rollout.engines.<name>`` is one of vLLM's that this run starts."""
+    engine = engines.get(name, {})
+    return engine.get("_target_", "").startswith(("oblr.rollout.vllm.", "oblr.rollout.server.")) and not engine.get(
+        "url"
+    )
+
+
+def check_machine(gpus: int, gpu_memory_gib: float, made: Mapping[str, str], vllm: bool) -> None:
+    """Whether this machine has what the experiment is written for: GPUs, and files, by the commands that make them.
+
+    Raises:
+        SettingError: it has not.
+        HostError: what is installed does not fit it, see :func:`~oblr.run.host.check_installed`.
+    """
     for command, path in made.items():
         if not Path(path).exists():
             raise SettingError("requires.made", f"there is no {path} yet", f"make it: {command}")
+    check_installed(vllm, triton=True, gpus=gpus)
     found = torch.cuda.device_count()
     if found < gpus:
         raise SettingError(

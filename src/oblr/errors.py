@@ -77,6 +77,12 @@ class RunError(RuntimeError):
     page = FAULTS
 
 
+class HostError(RunError):
+    """What is installed does not fit the machine that it runs on."""
+
+    page = "machines.md"
+
+
 class StaleEngineError(RunError):
     """The rollout engine does not sample from the policy that is being trained."""
 

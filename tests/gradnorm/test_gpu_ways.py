@@ -5,6 +5,7 @@ torch's fused kernel for the backward pass of RMSNorm runs on GPUs alone; its fo
 
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -164,6 +165,34 @@ def test_weights_are_rounded_once_for_all_micro_batches(monkeypatch):
         with torch.no_grad():
             weight += 1
         assert torch.equal(precision.rounded(weight), weight.bfloat16())
+
+
+def test_what_a_backward_pass_recomputes_is_not_rounded_again(monkeypatch):
+    """On a GPU it runs in a thread of autograd's own, which has none of the context of the one that has called it."""
+    from oblr.gradnorm import measure, precision
+
+    lm, packed, made = tiny_model(tied=False), pack(make_rollouts(LENGTHS)), []
+    lm.gradient_checkpointing_enable({"use_reentrant": False})
+    scorer, original, differentiate = TokenScorer(lm, 1.0), precision.autocast, measure._differentiate
+    matrices = {p.untyped_storage()._cdata: name for name, p in lm.named_parameters() if p.dim() == 2}
+
+    def counted(x):
+        if x is not None and (name := matrices.get(x.untyped_storage()._cdata)):
+            made.append(name)
+        return original(x)
+
+    def elsewhere(function):
+        with ThreadPoolExecutor(1) as autograd:
+            autograd.submit(differentiate, function).result()
+
+    monkeypatch.setattr(precision, "autocast", counted)
+    monkeypatch.setattr(measure, "_differentiate", elsewhere)
+    with torch.autocast("cpu", torch.bfloat16), rounded_once():
+        for _ in range(2):
+            with GradNorms("exact", "one").score(scorer, lm, [packed], 4) as scores:
+                assert scores.weights.isfinite().all()
+    layers = [name for name in matrices.values() if "embed_tokens" not in name]
+    assert sorted(made) == sorted(layers)
 
 
 def test_liger_is_asked_for_what_hides_no_norm(monkeypatch, caplog):

@@ -1,6 +1,7 @@
 """Weights by vLLM's own sender, where only NCCL and the GPU are stand-ins: the server is asked for what it expects."""
 
 import inspect
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,11 +9,13 @@ import time
 from types import SimpleNamespace
 
 import hostile
+import huggingface_hub
 import pytest
 import torch
 from conftest import POCKET, ROOT
 from vllm.distributed.weight_transfer import nccl_common, nccl_engine, packed_tensor
 from vllm.distributed.weight_transfer.base import VLLMWeightSyncClient
+from vllm.engine.arg_utils import EngineArgs
 
 from oblr.errors import EngineDiedError, SettingError
 from oblr.rollout import nccl
@@ -243,9 +246,37 @@ def test_a_server_that_waits_for_nccl_is_of_no_use_without_gpu(server, tmp_path)
         ServerEngine(str(POCKET), "float32", 128, "log", server.client.url, server.http.write_token(tmp_path))
 
 
-def announce(server, backend):
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub's cache with the pocket policy in it, and no hub."""
+    repository = tmp_path / "hub" / "models--acme--pocket"
+    for commit in ("0" * 40, "1" * 40):
+        shutil.copytree(POCKET, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("1" * 40)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return repository
+
+
+def test_a_model_of_the_hub_is_the_same_by_its_folder_in_the_cache(server, hub, tmp_path):
+    """So vLLM calls it where the hub is not to be asked, and so does a server of another machine."""
+    own, token = EngineArgs(model="acme/pocket").model, server.http.write_token(tmp_path)
+    assert own == str(hub / "snapshots" / ("1" * 40))
+    elsewhere = f"/home/else/.cache/huggingface/hub/models--acme--pocket/snapshots/{'1' * 40}"
+    for named in (own, "acme/pocket", elsewhere):
+        announce(server, "http", named)
+        for model in ("acme/pocket", own):
+            ServerEngine(model, "float32", 128, "log", server.client.url, token)
+    for named in (own.replace("1" * 40, "0" * 40), own.replace("acme", "else"), "acme/pockets", str(POCKET)):
+        announce(server, "http", named)
+        with pytest.raises(SettingError, match=r"^policy\.path: .* has model .*, not .*1{40}"):
+            ServerEngine("acme/pocket", "float32", 128, "log", server.client.url, token)
+
+
+def announce(server, backend, model=str(POCKET)):
     """Let the server say that it is what the tests' engine wants."""
-    model = {"model": str(POCKET), "dtype": "torch.float32", "max_model_len": 128}
+    model = {"model": model, "dtype": "torch.float32", "max_model_len": 128}
     model |= {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
     transfer, parallel = {"backend": backend}, {"data_parallel_size": 1}
     config = {"model_config": model, "weight_transfer_config": transfer, "parallel_config": parallel}

@@ -4,13 +4,19 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
 from conftest import POCKET, wide
 from test_datamodule import make
+from torch._dynamo import config as dynamo
+from torch._inductor import config as inductor
+from torch._inductor.exc import InductorError
+from vllm.v1.sample import sampler
 
 from callbacks.evaluation import HeldOutEvaluation
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
 from oblr.rollout.datamodule import RolloutDataModule
+from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
 from oblr.types import Sampling
@@ -131,3 +137,18 @@ def test_nothing_of_an_earlier_call_is_taken_from_the_prefix_cache(engine, monke
     for _ in range(2):
         engine.generate([prompt], Sampling(1, 1.0, 4, ()), [1])
     assert cached == [0, 0]
+
+
+def test_a_machine_without_cpp_compiler_needs_none(engine, monkeypatch):
+    """A function of vLLM's sampler is compiled on a CPU; in these tests that is switched off, and here it is not."""
+    with dynamo.patch(disable=False), inductor.patch({"cpp.cxx": ("no-such-compiler",)}):
+        monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+        compiled = torch.compile(sampler.batched_count_greater_than, dynamic=True)
+        monkeypatch.setattr(sampler, "batched_count_greater_than", compiled)
+        with pytest.raises(InductorError, match="No working C"):
+            compiled(torch.ones(3, 5), torch.ones(3, 1))
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        engine.sync(load_model(str(POCKET), "float32").state_dict().items(), 1)
+        ((found,),) = engine.generate([[5, 6, 7]], Sampling(1, 1.0, 4, (0,)), [1])
+        assert found.token_ids
+    assert ServerEngine(str(POCKET), "float32", 128, "log").environment["TORCHDYNAMO_DISABLE"] == "1"

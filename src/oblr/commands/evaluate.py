@@ -13,7 +13,7 @@ import torch
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
-from oblr.checks import check_engine, check_folder, check_model, check_served
+from oblr.checks import check_engine, check_folder, check_model, check_served, runs_vllm
 from oblr.commands.rescore import rescore
 from oblr.commands.written import as_yaml, written
 from oblr.data.ends import check_stop, end_tokens
@@ -27,6 +27,7 @@ from oblr.report.evaluations import write_evaluation
 from oblr.report.page import place
 from oblr.rollout.engine import Engine, choose
 from oblr.rollout.replies import ask
+from oblr.run.host import check_installed
 from oblr.run.lock import sole_user
 from oblr.run.places import CODE
 from oblr.run.progress import Display, shown
@@ -73,6 +74,8 @@ def main(cfg: DictConfig) -> None:
         return rescore(cfg)
     busy("checking settings and data")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
+    vllm = runs_vllm(cfg.rollout.engine, cfg.rollout.engines)
+    check_installed(vllm, triton=vllm)
     models, folder = chosen(cfg), Path(cfg.paths.output_dir)
     places = {model: folder / model.strip("/").replace("/", "--") for model in models} if len(models) > 1 else None
     evaluations = [prepare(cfg, model, places[model] if places else folder) for model in models]

@@ -7,6 +7,7 @@ import hydra
 import lightning as L
 from omegaconf import DictConfig
 
+from oblr.run.host import check_installed
 from oblr.run.progress import Display, shown
 from oblr.run.terminal import say
 
@@ -34,6 +35,7 @@ class Steps(L.Callback):
 
 
 def main(cfg: DictConfig) -> None:
+    check_installed(vllm=False, triton=False)
     L.seed_everything(cfg.seed, verbose=False)
     with shown(cfg.trainer.max_steps, 0, "steps") as display:
         display.phase("tokenizer", sampling=False)

@@ -18,6 +18,7 @@ from oblr.commands.launch import settle
 from oblr.commands.parser import Parser
 from oblr.policy.loading import load_tokenizer
 from oblr.rollout.proof import VARIABLE, secret_of
+from oblr.run.host import check_installed
 from oblr.run.private import private_folder
 
 
@@ -25,6 +26,7 @@ def serve(host: str, port: int, overrides: Sequence[str]) -> None:
     with composer() as compose:
         cfg = job_config(compose("train", overrides, RunMode.MULTIRUN))
     settle(cfg, "train")
+    check_installed(vllm=True, triton=True)
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, "server", cfg.rollout.engines)
     check_model(cfg.policy.path, config, load_tokenizer(cfg.policy.path))

@@ -35,6 +35,7 @@ from oblr.checks import (
     check_policy,
     check_served,
     find_checkpoint,
+    runs_vllm,
     trained,
 )
 from oblr.commands.changed import changed, changes_table, own_settings
@@ -84,7 +85,7 @@ def main(cfg: DictConfig) -> None:
     held, places = ExitStack(), folders_of(cfg) if first else {}  # one rank speaks for all
     resumed = {name: place for name, place in places.items() if cfg.ckpt_path is not None and place.is_dir()}
     unlocked = [held.enter_context(sole_user(place, name)) for name, place in resumed.items()]
-    check_machine(**cfg.requires)
+    check_machine(**cfg.requires, vllm=runs_vllm(cfg.rollout.engine, cfg.rollout.engines))
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
     tokenizer = load_tokenizer(cfg.policy.path)

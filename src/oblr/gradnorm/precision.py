@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -16,13 +15,14 @@ def autocast(x: Any) -> Any:
     return x.to(torch.get_autocast_dtype(x.device.type))
 
 
-#: What weights were rounded to, by storage and shape; None where nobody keeps it.
-_ROUNDED: ContextVar[dict[tuple[int, torch.Size], Tensor] | None] = ContextVar("rounded", default=None)
+#: What weights were rounded to, by storage and shape; None where nobody keeps it. It is every thread's: on a GPU what
+#: is recomputed in a backward pass is recomputed in autograd's own, while the one that has called it waits.
+_rounded: dict[tuple[int, torch.Size], Tensor] | None = None
 
 
 def rounded(weight: Tensor) -> Tensor:
     """:func:`autocast` of a weight; once for all forward passes inside :func:`rounded_once`."""
-    known, key = _ROUNDED.get(), (weight.untyped_storage()._cdata, weight.shape)
+    known, key = _rounded, (weight.untyped_storage()._cdata, weight.shape)
     if known is None or not torch.is_autocast_enabled(weight.device.type):
         return autocast(weight)
     if key not in known:
@@ -33,11 +33,12 @@ def rounded(weight: Tensor) -> Tensor:
 @contextmanager
 def rounded_once() -> Iterator[None]:
     """No weight changes inside: what autocast makes of each is kept, as autocast itself does for layers of its own."""
-    token = _ROUNDED.set({})
+    global _rounded
+    before, _rounded = _rounded, {}
     try:
         yield
     finally:
-        _ROUNDED.reset(token)
+        _rounded = before
 
 
 def no_autocast(x: Tensor) -> torch.autocast:

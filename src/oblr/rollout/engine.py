@@ -81,6 +81,14 @@ def choose(engine: str, engines: Mapping[str, Callable[[], Engine]]) -> Engine:
     return engines[engine]()
 
 
+def precise(dtype: str) -> dict[str, str]:
+    """Variables of the environment with which vLLM's kernels compute in ``dtype``.
+
+    Triton, which attention of float32 is written in, rounds its factors to TF32 unless it is told.
+    """
+    return {"TRITON_F32_DEFAULT": "ieee"} if dtype == "float32" else {}
+
+
 def check_fresh(engine: Engine) -> None:
     """Refuse to generate with weights that nobody has synced."""
     if engine.weight_version is None:

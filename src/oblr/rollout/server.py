@@ -14,18 +14,21 @@ from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
 from oblr.rollout.client import LARGEST, Client, Limits, Refused
-from oblr.rollout.engine import check_fresh, check_limits
+from oblr.rollout.engine import check_fresh, check_limits, precise
 from oblr.rollout.process import ServerProcess
 from oblr.rollout.proof import SETTING, VARIABLE, read_secret, secret_of
 from oblr.rollout.readback import Block, Part, from_text, to_text
 from oblr.rollout.replies import in_order
 from oblr.rollout.senders import HTTPSender, Sender
+from oblr.run.host import CXX, lacking
 from oblr.run.meeting import LOOPBACK
-from oblr.run.private import caches
+from oblr.run.private import kept_caches
 from oblr.run.ranks import of_run
 from oblr.types import Completion, Sampling
 
@@ -42,6 +45,18 @@ MESSAGE, TOKEN, READ = 2**20, 1024, 64
 CONNECTIONS = 256
 #: Share of a GPU that the run's own server takes: of the trainer's, as much as an engine in its process; of its own.
 SHARED, OWN = 0.4, 0.9
+
+
+def stored(model: str) -> str:
+    """What tells a model apart however it is named: its folder, or its commit in the hub's cache, wherever that lies.
+
+    Where the hub is not to be asked (``HF_HUB_OFFLINE``) vLLM calls a model of the hub by its folder in the cache.
+    """
+    cached = None
+    with suppress(HFValidationError):  # a folder of another machine
+        cached = None if Path(model).exists() else try_to_load_from_cache(model, "config.json")
+    folder = Path(cached).parent if isinstance(cached, str) else Path(model).resolve()
+    return "/".join(folder.parts[-3:]) if folder.parent.name == "snapshots" else str(folder)
 
 
 class ServerEngine:
@@ -130,12 +145,14 @@ class ServerEngine:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # whatever an engine in this process has been told
             "VLLM_NO_USAGE_STATS": "1",
-            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(caches() / "torchinductor")),
+            **kept_caches(),
             "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib),
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK),  # its processes are on one machine
             "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000"),  # idle threads leave the cores to the trainer
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
             **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),
+            **({} if gpu or lacking(*CXX) is None else {"TORCHDYNAMO_DISABLE": "1"}),  # it would compile one function
+            **precise(dtype),
         }
         self.weight_version: int | None = None
         self.process: ServerProcess | None = None
@@ -149,7 +166,8 @@ class ServerEngine:
     def _check(self, dtype: str, max_model_len: int, automatic: bool, token_file: Path) -> None:
         """Whether the running server is what this run would have started, and free."""
         setting = "rollout.engines.server.url"
-        environment = f"{VARIABLE}={shlex.quote(str(token_file.resolve()))} VLLM_SERVER_DEV_MODE=1"
+        variables = {VARIABLE: str(token_file.resolve()), "VLLM_SERVER_DEV_MODE": "1"} | precise(dtype)
+        environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         start = f"start it with {environment} python -m {shlex.join(self.arguments)} --port {self.server.port}"
         try:
             paths = self.server.get("/openapi.json")["paths"]
@@ -171,14 +189,14 @@ class ServerEngine:
         if automatic and has["transfer"] == "nccl" and torch.cuda.is_available():
             self.transfer = "nccl"
         wanted = {
-            "model": ("policy.path", str(Path(self.model).resolve())),
+            "model": ("policy.path", stored(self.model)),
             "dtype": ("policy.dtype", f"torch.{dtype}"),
             "max_model_len": ("rollout.max_model_len", max_model_len),
             "logprobs_mode": (setting, "processed_logprobs"),
             "generation_config": (setting, "vllm"),
             "transfer": ("rollout.engines.server.transfer", self.transfer),
         }
-        has["model"] = str(Path(has["model"]).resolve())  # a folder has several names
+        has["model"] = stored(has["model"])
         for name, (own_setting, value) in wanted.items():
             if has[name] != value:
                 raise SettingError(own_setting, f"{self.server.url} has {name} {has[name]}, not {value}", start)

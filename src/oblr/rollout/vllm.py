@@ -15,10 +15,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, why
-from oblr.rollout.engine import check_fresh, check_limits
+from oblr.rollout.engine import check_fresh, check_limits, precise
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
 from oblr.rollout.replies import in_order
+from oblr.run.host import CXX, lacking
 from oblr.run.meeting import LOOPBACK
 from oblr.run.private import of_process
 from oblr.run.randomness import kept_random_state
@@ -94,6 +95,7 @@ class VLLMEngine:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ["VLLM_RPC_BASE_PATH"] = str(of_process())
+        os.environ |= precise(self.dtype)
         if of_run().group is None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
         threads, preloaded = torch.get_num_threads(), os.environ.get("LD_PRELOAD", "")
@@ -208,7 +210,7 @@ class VLLMEngine:
             )
             for seed in seeds
         ]
-        with deaths():
+        with deaths(), self._compiling():
             self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
             outputs = self._llm.generate(requests, params, use_tqdm=partial(_Counter, done) if done else False)
         if [output.prompt_token_ids for output in outputs] != asked:
@@ -217,6 +219,10 @@ class VLLMEngine:
             in_order(((sample.index, _completion(sample)) for sample in output.outputs), sampling.n)
             for output in outputs
         ]
+
+    def _compiling(self) -> Any:
+        """Without GPU and C++ compiler, the one function that vLLM would compile there runs as it is written."""
+        return torch.compiler.set_stance("default" if self.gpu or lacking(*CXX) is None else "force_eager")
 
     def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
         parts = self._llm.apply_model(lambda model: read(model, blocks))

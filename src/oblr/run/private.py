@@ -10,6 +10,14 @@ from pathlib import Path
 
 #: Characters that the path of a folder may have in which libraries make sockets: of such a path there are 108 at most.
 SHORT = 60
+#: Who compiles, by the variable that says where to: its folder.
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+    "TRITON_CACHE_DIR": "triton",
+    "VLLM_CACHE_ROOT": "vllm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "CUDA_CACHE_PATH": "cuda",
+}
 
 
 def private_folder() -> Path:
@@ -45,6 +53,11 @@ def caches() -> Path:
     return place if found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o022 else of_process()
 
 
+def kept_caches() -> dict[str, str]:
+    """Variables by which torch, Triton, vLLM, FlashInfer and CUDA keep theirs there, where nobody has set them."""
+    return {name: os.environ.get(name) or str(caches() / folder) for name, folder in CACHES.items()}
+
+
 def keep_caches() -> None:
-    """Have torch and what it compiles with keep theirs there: by default it is a known path in everybody's ``/tmp``."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches() / "torchinductor"))
+    """Have libraries do so: by default the place is ``/tmp``, where others write, or anywhere in the user's home."""
+    os.environ |= kept_caches()

@@ -1,6 +1,7 @@
 """What settings may be together, as far as they alone tell; the rest is told by :mod:`oblr.checks` and the classes."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -30,6 +31,12 @@ def training(get: Callable[[str], Any]) -> Iterator[SettingError]:
             f"{prompts} prompts cannot be shared by {ranks} devices",
             "use a multiple of trainer.devices × trainer.num_nodes",
         )
+    if not isinstance(devices, int | str | None) and list(devices) != list(range(len(devices))):
+        yield SettingError(
+            "trainer.devices",
+            f"{list(devices)} picks GPUs, and engines and what is free are those of the first ones",
+            f"let the run see no others: CUDA_VISIBLE_DEVICES={seen(devices)} trainer.devices={len(set(devices))}",
+        )
     warm_up, steps = get("schedule.warm_up") or 0, get("steps")
     if steps is not None and warm_up >= steps:
         yield SettingError("schedule.warm_up", f"{warm_up} is not less than the run's {steps} steps", "shorten it")
@@ -50,6 +57,12 @@ def training(get: Callable[[str], Any]) -> Iterator[SettingError]:
     samples = get("callbacks.benchmarks.samples")
     if samples is not None and max(get("callbacks.benchmarks.k"), default=1) > samples:
         yield SettingError("callbacks.benchmarks.k", f"none may exceed samples={samples}", "use less, or more samples")
+
+
+def seen(devices: Iterable[int]) -> str:
+    """Of the GPUs that this process sees, these, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return ",".join(names[i] if i < len(names) else str(i) for i in dict.fromkeys(devices))
 
 
 def choice_of_problems(get: Callable[[str], Any]) -> Iterator[SettingError]:

@@ -17,7 +17,10 @@ CLASSES: dict[str, Section] = {
     "lightning.Trainer": section(
         accelerator=(Literal["auto", "cpu", "gpu", "cuda"], "what computes; auto: GPUs where there are any"),
         strategy=(Part("oblr.run"), "how devices share the policy"),
-        devices=(Few | Annotated[list[Natural], MinLen(1)] | Literal["auto"], "how many on a machine, which, or all"),
+        devices=(
+            Few | Annotated[list[Natural], MinLen(1)] | Literal["auto"],
+            "how many on a machine, or all of them",
+        ),
         num_nodes=(Few, "machines"),
         precision=(Literal["32-true", "bf16-mixed"], "bf16-mixed rounds weights to bfloat16 where they are used"),
         logger=(Literal[False], "in pretraining none; in training `logger` is it"),
