@@ -1,10 +1,11 @@
-"""Which products vLLM's kernels make in float32, by what Triton compiles for an H100: that takes no GPU."""
+"""What an engine in float32 computes with: products that Triton compiles for an H100, which takes no GPU; threads."""
 
 import os
 import sys
 import types
 
 import pytest
+import torch
 import triton
 import triton.language as tl
 from conftest import POCKET
@@ -52,3 +53,16 @@ def test_an_engine_in_a_process_of_its_own(monkeypatch, dtype):
     for name, value in ServerEngine(str(POCKET), dtype, 128, "log").environment.items():
         monkeypatch.setenv(name, value)
     assert rounds() == (dtype == "bfloat16")
+
+
+def test_threads_are_those_of_before(monkeypatch):
+    """vLLM leaves itself one, for a loop that is not its own here."""
+    vllm, before = types.ModuleType("vllm"), torch.get_num_threads()
+    vllm.LLM = lambda **settings: torch.set_num_threads(1)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    torch.set_num_threads(3)
+    try:
+        VLLMEngine(str(POCKET), "float32", 128).start()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -55,6 +55,7 @@ from oblr.run.checkpoint import meta
 from oblr.run.launchers import find_world
 from oblr.run.lock import sole_user
 from oblr.run.manifest import read_manifest
+from oblr.run.meeting import check_interfaces
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import next_number, write_finished, write_record
@@ -85,6 +86,7 @@ def main(cfg: DictConfig) -> None:
     held, places = ExitStack(), folders_of(cfg) if first else {}  # one rank speaks for all
     resumed = {name: place for name, place in places.items() if cfg.ckpt_path is not None and place.is_dir()}
     unlocked = [held.enter_context(sole_user(place, name)) for name, place in resumed.items()]
+    check_interfaces(cfg.trainer.num_nodes)
     check_machine(**cfg.requires, vllm=runs_vllm(cfg.rollout.engine, cfg.rollout.engines))
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)
     check_engine(config, cfg.rollout.engine, cfg.rollout.engines)
