@@ -41,7 +41,7 @@ LEFT_OUT = {
     r"^sbatch ": "needs SLURM: make test-slurm",
     r"^oblr-": "needs the package: make test-wheel",
     r"plan=true": "",
-    r"oblr_qwen3|smollm2|gsm8k": "needs a GPU, or weights or problems from the hub",
+    r"_qwen3|smollm2|gsm8k": "needs a GPU, or weights or problems from the hub",
 }
 #: What a command says when it has done what it is for.
 SAYS = {

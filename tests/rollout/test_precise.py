@@ -60,6 +60,7 @@ def test_threads_are_those_of_before(monkeypatch):
     vllm, before = types.ModuleType("vllm"), torch.get_num_threads()
     vllm.LLM = lambda **settings: torch.set_num_threads(1)
     monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setattr(torch, "set_num_threads", torch._C.set_num_threads)  # vLLM's CPU build replaces it for good
     torch.set_num_threads(3)
     try:
         VLLMEngine(str(POCKET), "float32", 128).start()

@@ -160,6 +160,9 @@ def test_a_stale_head_is_found_out(setting, policy, problems, monkeypatch):  # n
             synced(engine, policy, 2)
         head.weight = tied
         return
+    if engine.dtype == "bfloat16" and folder == str(POCKET) and not torch.cpu._is_avx512_supported():
+        synced(engine, policy, 2, stale)  # such processors are given no packed bfloat16: it reads the embedding itself
+        return
     with pytest.raises(StaleEngineError, match=r"other numbers than it was sent in lm_head\.weight$"):
         synced(engine, policy, 2, stale)
 

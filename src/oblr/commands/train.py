@@ -96,7 +96,6 @@ def main(cfg: DictConfig) -> None:
     check_served(cfg.policy.path, config, cfg.rollout.engine, cfg.rollout.engines)
     end_ids = end_tokens(cfg.policy.path, tokenizer)
     policy = make_policy(cfg, identity(config, tokenizer, end_ids))
-    policy.beside = beside(cfg, config)
     checkpoint, differing = None, []
     if cfg.ckpt_path is not None:
         checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
@@ -104,6 +103,7 @@ def main(cfg: DictConfig) -> None:
         differing = check_followed(checkpoint, policy, where_it_was(cfg, checkpoint))
     given = {"tokenizer": tokenizer, "end_ids": end_ids, "vocabulary": vocabulary}
     datamodule = hydra.utils.instantiate(cfg.rollout, **given, _convert_="all")
+    policy.beside = beside(cfg, config)
     check_batch(
         policy.baseline,
         policy.schedule,
