@@ -37,7 +37,7 @@ from rich.table import Table
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(ROOT / "tests"))
-from bad_folders import FAULTS, SOUND, UNPLANNED, make
+from bad_folders import FAULTS, SOUND, UNPLANNED, UNWRITTEN, make
 
 from oblr.commands.launch import composer, job_config, launch, one_line_errors, settle
 from oblr.settings.check import leaves
@@ -63,8 +63,8 @@ ENTRIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "serve": ("serve", (*TRAIN, "policy.path=FOLDER")),
 }
 COMMANDS = {"train": "oblr.commands.train", "eval": "oblr.commands.evaluate"}
-#: Entry points that read neither prompts nor numbers nor, of an engine's folder, a tokenizer.
-BLIND = ("plan", "serve", "engine's own")
+#: What entry points may go on with: some read neither prompts nor numbers nor, of an engine's folder, a tokenizer.
+BLIND = dict.fromkeys(("plan", "serve", "engine's own"), UNPLANNED) | dict.fromkeys(("eval", "eval vllm"), UNWRITTEN)
 #: Entry points that take minutes to say that all is well: they are given sound folders unless asked to be quick.
 SLOW = ("vllm", "server", "eval vllm")
 
@@ -190,7 +190,7 @@ def main() -> None:
             status, said, complained, place = tried(entry, change, sound, {} if name in SOUND else composed)
             verdict = judged(entry, status, said, complained, place).replace(str(place), "…")
             seconds.append(time.perf_counter() - start)
-            if verdict == "right" and name in FAULTS and not (entry in BLIND and name in UNPLANNED):
+            if verdict == "right" and name in FAULTS and name not in BLIND.get(entry, ()):
                 verdict = "WRONG: went on as if all was well"
             if verdict != "right" and name in SOUND:
                 verdict = f"WRONG: {verdict}"

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 Change = Callable[[Path], object]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3303664\n"
-SHAPE = {"vocab_size": 288, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "head_dim": 16}
+SHAPE = {"vocab_size": 288, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "head_dim": 32}
 
 
 def make(folder: Path) -> Path:
@@ -192,7 +192,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "a file without weights": (weights(lambda stored: {}), "has no"),
     # … has and nobody uses
     "a value head": (extra(v_head__weight=torch.zeros(1, 32)), "v_head.weight"),
-    "biases in the file alone": (extra(model__layers__0__self_attn__q_proj__bias=torch.zeros(32)), "q_proj.bias"),
+    "biases in the file alone": (extra(model__layers__0__self_attn__q_proj__bias=torch.zeros(64)), "q_proj.bias"),
     "fewer layers than the file": (
         said("config.json", num_hidden_layers=1, layer_types=["full_attention"]),
         "model.layers.1",
@@ -201,7 +201,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     # … has in another form
     "another hidden size": (said("config.json", hidden_size=64), "[288, 64] by its config.json"),
     "another vocabulary by config": (said("config.json", vocab_size=320), "[320, 32]"),
-    "fewer heads by config": (said("config.json", num_attention_heads=1), "[32, 16] by its config.json"),
+    "fewer heads by config": (said("config.json", num_attention_heads=1), "[32, 32] by its config.json"),
     "quantised": (said("config.json", quantization_config={"quant_method": "fp8"}), "fp8"),
     "stored as integers": (weights(lambda stored: stored | {NORM: stored[NORM].to(torch.int8)}), "I8"),
     "NaN": (filled(float("nan")), "NaN"),
@@ -259,7 +259,7 @@ SOUND: dict[str, Change] = {
     "sound": lambda folder: None,
     "shards and an index": sharded(),
     "tables of positions, as older files have them": extra(
-        model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8)
+        model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(16)
     ),
     "a tied head that is stored twice": weights(
         lambda stored: stored | {"lm_head.weight": stored["model.embed_tokens.weight"]}
@@ -269,6 +269,8 @@ SOUND: dict[str, Change] = {
     "top_k without do_sample": said("generation_config.json", top_k=20),
     "no generation_config.json": absent("generation_config.json"),
 }
+#: Faults of what is written after the last step; an evaluation writes no policy.
+UNWRITTEN = {name for name in FAULTS if "cannot be written" in name}
 #: Faults of parts that a plan does not read.
 UNPLANNED = {name for name, (_, words) in FAULTS.items() if "tokenizer" in name or "template" in name} | {
     *("NaN", "infinite", "no weights", "ids beyond the embedding", "an end beyond the embedding"),

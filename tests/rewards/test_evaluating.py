@@ -4,8 +4,10 @@ import ast
 import functools
 import json
 import pickle
+import random
 import re
 import subprocess
+import time
 
 import pytest
 from odd_rewards import short
@@ -13,7 +15,7 @@ from reasoning_gym.factory import DATASETS, get_score_answer_fn
 
 from oblr.problem import Problem
 from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
-from oblr.rewards.evaluating import evaluates, runs_text
+from oblr.rewards.evaluating import evaluates, inert, runs_text
 from oblr.rewards.math import MathReward
 from oblr.rewards.multiple_choice import MultipleChoiceReward
 from oblr.rewards.reasoning_gym import ReasoningGymReward
@@ -124,3 +126,44 @@ def test_what_a_reward_says_of_itself():
     judge = Method(float)
     judge.evaluates = True
     assert evaluates(judge, of("chain_sum"))
+
+
+WORDS = """0 12 3.5 .5 7. 0x1f 1e5 2j x C1 _ __ ABC sin exp abs real if else for in lambda not or await import e f b ' "
+    '3' \\ . , ; : = := + - * ** / ^ % < ( ) [ ] { } @ ! # ` ~ & () (1) [0] x( ９ ℯ"""
+PIECES = [*re.findall(r"\S+", WORDS), " ", " ", "\n", "\t", "\x0c", "\xa0"]
+#: What reckons with numbers and looks names up, and does nothing else.
+RECKONING = (
+    *(ast.Module, ast.Expr, ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop, ast.Constant),
+    *(ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load, ast.Starred, ast.Name, ast.Call),
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_inert_only_reckons(seed):
+    """By Python's own parser, of texts that are put together at random."""
+    draw, found = random.Random(seed), 0
+    for _ in range(20_000):
+        text = "".join(draw.choices(PIECES, k=draw.randint(1, 9)))
+        if not inert(text):
+            continue
+        try:
+            tree = ast.parse(text.strip())
+        except (SyntaxError, ValueError):
+            continue
+        found += 1
+        assert all(isinstance(node, RECKONING) for node in ast.walk(tree)), text
+        assert {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)} <= {"sin", "exp"}
+    assert found > 500  # the parser has had something to say
+
+
+@pytest.mark.parametrize(("start", "again", "end"), [("", "x", "("), ("", "A", "."), ("", "9.", "x"), ("'", "3", "x")])
+def test_long_texts_are_looked_through_once(start, again, end):
+    text = start + again * 100_000 + end
+    limit = 20 * timeit(lambda: inert("1 + 2 " * 20_000))
+    assert timeit(lambda: inert(text)) < max(limit, 0.1)
+
+
+def timeit(action):
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start

@@ -13,8 +13,9 @@ class Reward(Protocol):
     It may also have ``answer(text, completion)``, the final answer that majority votes count; ``key(problem, text,
     completion)``, all that its verdict depends on; ``warm_up()``, called before the first response;
     ``evaluates(problem)``, or a flag of that name, whether it runs what a response says as code, where its source does
-    not show it; and ``prepare(problem)``, called where each response has a process of its own, before that is made:
-    whether it has done what need not be done for each.
+    not show it; ``inert(text, completion)``, whether this response does nothing when it is run; and
+    ``prepare(problem)``, called where each response has a process of its own, before that is made: whether it has done
+    what need not be done for each.
     """
 
     def __call__(self, problem: Problem, text: str, completion: Completion) -> float | Mapping[str, float]: ...

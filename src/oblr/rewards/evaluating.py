@@ -1,10 +1,11 @@
-"""Whether a reward runs text: its source is followed from call to call to what turns text into code."""
+"""Whether a reward runs text, found by following its source from call to call; and which text does nothing when run."""
 
 import ast
 import builtins
 import functools
 import importlib
 import inspect
+import re
 import sys
 import sysconfig
 import types
@@ -32,6 +33,16 @@ RUNNERS = {
 #: Functions that are followed at most; a reward that calls more of them counts as one that runs text.
 FOLLOWED = 20_000
 MISSING = object()
+#: Numbers, in quotation marks too, and names that are no word of the language, none of which is called or looked into;
+#: functions of numbers that are called; operators and brackets. Nothing is assigned.
+_INERT = re.compile(
+    r"""(?:
+    (?: 0x[0-9a-fA-F]++ | \d++(?:\.\d*+)?+ | \.\d++ | '[-+.\d]*+' | "[-+.\d]*+" | (?:[a-z_]|[A-Z]++)\d*+ | [)\]}] )
+    (?! \w | \s*+[(\[{."'] )
+    | (?:sin|cos|tan|exp|log|ln|sqrt)(?=\() | [\s,;+\-*/^%<>(\[{]
+    )*+""",
+    re.ASCII | re.VERBOSE,
+)
 
 
 def evaluates(reward: Any, problem: Problem | None) -> str:
@@ -45,6 +56,11 @@ def evaluates(reward: Any, problem: Problem | None) -> str:
         said = said(problem) if callable(said) else said
         return said if isinstance(said, str) else "it says so" if said else ""
     return "" if ours(reward) else runs_text(reward)  # the tests know that ours do not
+
+
+def inert(code: str) -> bool:
+    """Whether text that is run as code, or as a formula, can do nothing but be reckoned with; few other texts are."""
+    return _INERT.fullmatch(code) is not None
 
 
 def ours(reward: Any) -> bool:

@@ -44,7 +44,7 @@ class RewardPool:
     replaced, as is one that dies; the response gets 0 and is counted. Of each kind of failure the first is a warning.
     A response is seen whole, however long it is. Where the reward runs text as code
     (:func:`~oblr.rewards.evaluating.evaluates`), each response has a process of its own, which no other response
-    has been in.
+    has been in, unless it is :func:`~oblr.rewards.evaluating.inert`.
 
     A process that is killed from outside, as by a machine out of memory, says nothing of the response: that is scored
     again, in ``TRIES`` processes at most. Then the run ends, and can be resumed. To go on with 0 would teach the policy
@@ -94,7 +94,7 @@ class RewardPool:
             raise _unsendable(repr(error)) from error
         self.reward, self.workers, self.timeout, self.memory = reward, workers, timeout, int(memory_gib * 2**30)
         self.readable, self.trust, self.chosen = readable, trust, level
-        self.key = getattr(reward, "key", None)
+        self.key, self.inert = getattr(reward, "key", None), getattr(reward, "inert", None)
         self.timeouts = self.errors = 0
         self.cache: OrderedDict[Hashable, Verdict] = OrderedDict()
         self.lock, self.warned = threading.Lock(), set[str]()
@@ -174,7 +174,7 @@ class RewardPool:
         ]
         known = {key: self.cache[key] for key in keys if key in self.cache} if self.key else {}
         new = {key: response for key, response in zip(keys, responses, strict=True) if key not in known}
-        alone = [self._alone(response[0]) for response in new.values()]
+        alone = [self._alone(*response) for response in new.values()]
         results = self._score([pickle.dumps(response) for response in new.values()], alone) if new else []
         for key, found in zip(new, results, strict=True):
             known[key] = Verdict(found.score.value, found.outcome, found.score.parts, found.problem)
@@ -183,8 +183,8 @@ class RewardPool:
             self._remember(known)
         return verdicts
 
-    def _alone(self, problem: Problem) -> bool:
-        """Whether a response to this problem may run as code, and so has a process of its own.
+    def _alone(self, problem: Problem, text: str, completion: Completion) -> bool:
+        """Whether a response may do something as code, and so has a process of its own.
 
         Raises:
             SettingError: nothing would confine it.
@@ -198,7 +198,7 @@ class RewardPool:
                 "install bubblewrap, or a Linux kernel of 6.2 or newer with libseccomp; or say "
                 "rollout.reward_pool.trust=true, in an evaluation benchmarks.<name>.trust=true",
             )
-        return bool(runner)
+        return bool(runner) and not (self.inert and self.inert(text, completion))
 
     @cached_property
     def _runner(self) -> str:

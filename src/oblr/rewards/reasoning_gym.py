@@ -6,9 +6,9 @@ from functools import cache
 
 from reasoning_gym import create_dataset, get_score_answer_fn
 
-from oblr.problem import Problem
+from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerReward
-from oblr.rewards.evaluating import runs_text
+from oblr.rewards.evaluating import inert, runs_text
 
 scorer = cache(get_score_answer_fn)
 
@@ -49,3 +49,8 @@ class ReasoningGymReward(AnswerReward):
     def evaluates(self, problem: Problem) -> str:
         """What in the task's scorer runs the answer as code; "" for most tasks."""
         return _runner(problem.metadata["metadata"]["source_dataset"])
+
+    def inert(self, text: str, completion: Completion) -> bool:
+        """Whether the answer does nothing when it is run, or there is none."""
+        answer = self.format.extract(text, completion)
+        return answer is None or inert(answer)
