@@ -132,6 +132,26 @@ def test_what_is_killed_from_outside_is_replaced_and_the_response_scored_again(p
         assert score(pool, ["give 1", "give 2", "give 3"]) == ([1.0, 2.0, 3.0], ["scored"] * 3)
 
 
+class Running:
+    """Says which process a response is in, whose text may run unless it is a number."""
+
+    evaluates = True
+
+    def inert(self, text, completion):
+        return text.isdigit()
+
+    def __call__(self, problem, text, completion):
+        return float(os.getpid())
+
+
+def test_text_that_may_run_has_a_process_that_no_other_response_has_been_in():
+    pool = RewardPool(Running(), workers=1)
+    pids, _ = score(pool, ["1", "run", "2", "run", "3"])
+    pool.close()
+    assert pids[0] == pids[2] == pids[4]
+    assert len(set(pids)) == 3
+
+
 class Noted:
     """Notes which process a response is in, and takes its time."""
 

@@ -213,7 +213,8 @@ class RewardPool:
 
     def _ask(self, responses: list[bytes], alone: list[bool]) -> list[Result]:
         self.start()
-        waiting, results = deque(range(len(responses))), dict[int, Result]()
+        # Those that share a process come first: it ends where another response has one of its own.
+        waiting, results = deque(sorted(range(len(responses)), key=alone.__getitem__)), dict[int, Result]()
         deaths = [0] * len(responses)
         starts = 0  # that came to nothing, in a row
         since = time.monotonic()
