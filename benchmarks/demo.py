@@ -14,7 +14,7 @@ from pathlib import Path
 
 from report import ROOT, Figure, at_least, at_most, write
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 
 
 def run(seed: int, overrides: list[str]) -> tuple[Path, float]:

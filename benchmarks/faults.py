@@ -43,7 +43,7 @@ import torch.distributed.checkpoint as dcp
 from report import ROOT, Figure, at_least, at_most, write
 from strikes import PHASES
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 from oblr.run.lock import LOCK
 from oblr.run.manifest import by_age
 from oblr.run.provenance import revision

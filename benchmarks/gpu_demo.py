@@ -18,7 +18,7 @@ PHASES = ("sync", "check", "rollout", "reward", "update", "step")
 def measure(quick: bool) -> Iterator[Figure | str]:
     for name in NEEDED:
         import_module(name)
-    from callbacks.record import read_curves
+    from oblr.record.curves import read_curves
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"

@@ -29,13 +29,13 @@ from report import ROOT, Figure, at_least, at_most, median_ratio, write
 from safetensors.torch import load_file
 from training import composed
 
-from callbacks.record import read_curves
 from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
 from oblr.packing import pack
 from oblr.plan.memory import GIB
 from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import TokenScorer
+from oblr.record.curves import read_curves
 
 RANK, ALPHA = 32, 64.0
 ADAPTED = ("policy.adapter=lora", "policy.lora.rank=8", "policy.lora.alpha=16", "optimizer=adamw", "eta0=2e-3")

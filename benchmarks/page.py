@@ -30,12 +30,13 @@ import torch
 from playwright.sync_api import Browser, Page, sync_playwright
 from report import ROOT, Figure, at_most, median_ratio, write
 
-from callbacks.record import METRICS, RunRecord
 from callbacks.rollouts import RolloutLog
-from callbacks.tags import FIRST
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.problem import Completion, Problem
+from oblr.record.curves import METRICS
+from oblr.record.logger import RunRecord
+from oblr.record.tags import FIRST
 from oblr.report.live import Live
 from oblr.report.page import html, write_report
 from oblr.report.pieces import FILES, Beside

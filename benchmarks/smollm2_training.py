@@ -16,7 +16,7 @@ from pathlib import Path
 
 from report import ROOT, Figure, at_least, at_most, write
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 
 HELD_OUT = 100
 PATHS = {"path": "train", "held_out_path": "test"}

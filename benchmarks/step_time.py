@@ -16,8 +16,8 @@ from statistics import median
 from report import ROOT, at_most, median_ratio, write
 from training import composed
 
-from callbacks.record import read_curves
 from oblr.commands.plan import make
+from oblr.record.curves import read_curves
 
 #: of |predicted / measured − 1|
 ERROR = 0.3

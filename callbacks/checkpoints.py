@@ -6,8 +6,8 @@ from pathlib import Path
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from callbacks.observer import tensorboard
 from oblr.errors import SettingError
+from oblr.record.shown import tensorboard
 from oblr.run.manifest import Order, next_attempt, outdated
 
 

@@ -1,9 +1,6 @@
 """A signal ends a run after the step under way, with a checkpoint; under SLURM the job goes back into the queue."""
 
-import logging
-import os
 import signal
-import subprocess
 from pathlib import Path
 
 from lightning import Callback, LightningModule, Trainer
@@ -11,10 +8,6 @@ from lightning import Callback, LightningModule, Trainer
 from oblr.run.manifest import by_age
 from oblr.run.ranks import of_run
 from oblr.run.stopping import owns, process, waits
-
-log = logging.getLogger(__name__)
-#: Seconds that SLURM's controller has for an answer: what asked the run to end will kill it soon.
-PATIENCE = 60
 
 
 class GracefulStop(Callback):
@@ -55,22 +48,3 @@ class GracefulStop(Callback):
         saved = by_age(Path(trainer.default_root_dir, "checkpoints"))
         kept = f"the last checkpoint is {saved[-1]}" if saved else "no step has been saved"
         waits(f"{under_way}; again to stop now", f"stopped now; {kept}")
-
-    def requeue(self) -> None:
-        """Under SLURM, rank 0 puts a job that SLURM has asked to end back into its queue; it will be killed."""
-        job = os.environ.get("SLURM_JOB_ID")
-        asked = (self.received or process.received) in (signal.SIGTERM, signal.SIGUSR1)
-        if job is None or not asked or os.environ.get("SLURM_PROCID", "0") != "0":
-            return
-        if {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
-            job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-        try:
-            command = ["scontrol", "requeue", job]
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
-        except (OSError, subprocess.SubprocessError) as error:  # in a container there may be none
-            said = getattr(error, "stderr", None) or str(error)
-            log.warning(
-                "job %s is not queued again: %s (submit it anew, with ckpt_path=CHECKPOINT)",
-                job,
-                " ".join(said.split()),
-            )

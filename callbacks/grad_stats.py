@@ -6,10 +6,10 @@ from torch import Tensor
 from torchmetrics.functional import pearson_corrcoef
 
 from callbacks.observer import Observer
-from callbacks.shown import show
 from oblr.baselines.base import live_groups
 from oblr.gradnorm.measure import GradNorms
 from oblr.policy.step import PolicyModule
+from oblr.record.shown import show
 from oblr.run.ranks import of_run
 from oblr.types import RolloutBatch, StepReport
 

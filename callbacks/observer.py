@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from torch.utils.tensorboard import SummaryWriter
 
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
@@ -43,14 +41,6 @@ class Observer(Callback):
 def rollout_data(trainer: Trainer) -> RolloutDataModule:
     """The run's data module."""
     return cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
-
-
-def tensorboard(trainer: Trainer) -> SummaryWriter | None:
-    """The run's TensorBoard writer; None without that logger, and on all ranks but the first."""
-    for logger in trainer.loggers if trainer.is_global_zero else ():
-        if isinstance(logger, TensorBoardLogger):
-            return logger.experiment
-    return None
 
 
 def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:

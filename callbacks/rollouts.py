@@ -1,7 +1,5 @@
 """Every response that a run has sampled to learn from, to read later."""
 
-import gzip
-import json
 import logging
 import math
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from callbacks.observer import Observer
 from oblr.policy.step import PolicyModule
+from oblr.record.rollouts import step_of
 from oblr.run.disk import write_whole
 from oblr.run.responses import compressed, verdict
 from oblr.types import StepReport
@@ -74,10 +73,6 @@ class RolloutLog(Observer):
         return sorted(self.folder.glob(f"step-*-rank{rank}.jsonl.gz"))
 
 
-def step_of(path: Path) -> int:
-    return int(path.name.split("-")[1])
-
-
 def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[str, Any]]:
     """What is known of each response of this rank; None where a number was not measured or is not finite.
 
@@ -133,18 +128,3 @@ def shares(policy: PolicyModule, report: StepReport) -> Tensor:
     parts = report.coefficients * norms
     total = parts[report.live].sum()
     return parts / total if known and total > 0 else torch.full_like(parts, math.nan)
-
-
-def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
-    """The responses of all ranks in a step, group by group; none where they were not kept."""
-    files = files_of_steps(folder).get(step, [])
-    found = [json.loads(line) for path in files for line in gzip.decompress(path.read_bytes()).splitlines()]
-    return sorted(found, key=lambda row: (row["group"], row["response"]))
-
-
-def files_of_steps(folder: Path) -> dict[int, list[Path]]:
-    """The steps whose responses were kept, in their order, from 1, with a file of each rank."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted(folder.glob("step-*.jsonl.gz")):
-        found.setdefault(step_of(path), []).append(path)
-    return {step + 1: files for step, files in found.items()} if 0 in found else found  # of an earlier version

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from callbacks.observer import Observer
 from callbacks.rollouts import shares
-from callbacks.shown import Rows, show
 from oblr.policy.step import PolicyModule
+from oblr.record.shown import Rows, show
 from oblr.run.plain import verbatim
 from oblr.types import StepReport
 

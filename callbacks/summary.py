@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from callbacks.observer import Observer
-from callbacks.record import Curve, read_curves
-from callbacks.tags import RATE, name
 from oblr.metrics.accuracy import NAMES
-from oblr.metrics.aggregate import area_under_curve
 from oblr.policy.step import PolicyModule
+from oblr.record.curves import Curve, read_curves
+from oblr.record.tags import RATE, name
 from oblr.run.terminal import say
 
 
@@ -29,23 +28,6 @@ class Summary(Observer):
         draw(curves, picture, cast(PolicyModule, pl_module).schedule.words)
         rich.print(summary_table(curves))
         say(f"picture     {picture}")
-
-
-def outcome(folder: Path) -> dict[str, float]:
-    """The last held-out figures of the run in ``folder`` by tag, and the areas under their curves."""
-    return held_out_figures(read_curves(folder))
-
-
-def held_out_figures(curves: dict[str, Curve]) -> dict[str, float]:
-    """The same, of curves that were read."""
-    metrics = {}
-    for tag, (steps, values) in curves.items():
-        if tag.startswith("eval/"):
-            metrics[tag] = values[-1]
-            name, _, end = tag.rpartition("_")
-            if end in NAMES:
-                metrics[f"{name}_area"] = area_under_curve(steps, values)
-    return metrics
 
 
 def summary_table(curves: dict[str, Curve]) -> Table:

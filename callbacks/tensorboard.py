@@ -11,8 +11,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary, SummaryMetadata
 from torch.utils.tensorboard.summary import hparams
 
-from callbacks.record import OF_STEP
-from callbacks.tags import BANDS, CATEGORIES, GOVERNED, RATE, first, meaning, name
+from oblr.record.curves import OF_STEP
+from oblr.record.tags import BANDS, CATEGORIES, GOVERNED, RATE, first, meaning, name
 
 #: What runs of a sweep are compared by.
 RESULTS = ("eval/sampled_accuracy", "eval/greedy_accuracy", "eval/sampled_reward", "eval/best", "train/reward")

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from callbacks.tags import CATEGORIES
+from oblr.record.tags import CATEGORIES
 
 DOCS = Path(__file__).parent
 WIDTH, HEIGHT = 1200, 900

@@ -14,7 +14,7 @@ from bad_files import BAD_FILES, KINDS
 from conftest import POCKET, ROOT, run_script
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 from oblr.run.checkpoint import save
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from conftest import ROOT, run_script, wide
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 
 STEPS = 2
 SMALL = (

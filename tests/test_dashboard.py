@@ -17,8 +17,8 @@ from test_tags import Policy, make_report
 
 from callbacks.rollouts import shares
 from callbacks.samples import sample_table
-from callbacks.tags import BANDS, FIRST, GOVERNED, RATE, meaning
 from callbacks.tensorboard import GLANCE, HEADLINES, TensorBoard, glance, layout
+from oblr.record.tags import BANDS, FIRST, GOVERNED, RATE, meaning
 
 HOSTILE = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">\u202e"
 STEPS = 5

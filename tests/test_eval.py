@@ -18,12 +18,12 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from test_bad_input import check
 
-from callbacks.record import read_curves
 from oblr.commands import evaluate as script
 from oblr.commands.compose import register_resolvers
 from oblr.commands.launch import settle
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
+from oblr.record.curves import read_curves
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.types import Completion

@@ -2,14 +2,15 @@
 
 import os
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
 from collectives import BesideAnother
 
-from callbacks import graceful_stop
 from callbacks.graceful_stop import GracefulStop
 from oblr.run import ranks, stopping
+from oblr.run.requeue import requeue
 from oblr.run.stopping import SIGNALS, process
 
 
@@ -95,24 +96,20 @@ def test_a_signal_to_one_rank_stops_all(monkeypatch, tmp_path):
 def test_a_job_goes_back_into_the_queue_where_slurm_has_asked(number, settings, expected, queue, monkeypatch):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    stop = GracefulStop()
-    stop.received = number
-    stop.requeue()
+    requeue(number)
     assert (queue.read_text() if queue.exists() else "") == expected
 
 
 @pytest.mark.parametrize("scontrol", [None, "echo no such job >&2; exit 1", "exec sleep 100"])
 def test_a_job_that_cannot_go_back_into_the_queue_says_so_in_one_line(scontrol, queue, tmp_path, monkeypatch, caplog):
     """In a container there may be no SLURM; whatever happens, the run ends as it would have."""
-    monkeypatch.setattr(graceful_stop, "PATIENCE", 0.2)
+    monkeypatch.setattr(sys.modules[requeue.__module__], "PATIENCE", 0.2)
     if scontrol is None:
         monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     else:
         (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{scontrol}\n")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    stop = GracefulStop()
-    stop.received = signal.SIGUSR1
-    stop.requeue()
+    requeue(signal.SIGUSR1)
     (line,) = caplog.messages
     assert line.startswith("job 7 is not queued again: ")
     assert "\n" not in line
@@ -121,7 +118,5 @@ def test_a_job_that_cannot_go_back_into_the_queue_says_so_in_one_line(scontrol, 
 def test_a_task_that_is_told_of_an_array_alone_is_queued_by_its_own_number(queue, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
-    stop = GracefulStop()
-    stop.received = signal.SIGTERM
-    stop.requeue()
+    requeue(signal.SIGTERM)
     assert queue.read_text() == "requeue 7\n"

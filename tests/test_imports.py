@@ -1,4 +1,4 @@
-"""Imports run one way: shared vocabulary ← run ← leaf rooms ← policy, rollout, evaluation ← callbacks ← commands."""
+"""Imports run one way: shared vocabulary ← run ← leaf rooms ← policy, rollout, evaluation ← callbacks, commands."""
 
 from pathlib import Path
 
@@ -19,6 +19,7 @@ ALLOWED = {
     **dict.fromkeys(LEAVES, BASE),
     "metrics": set(),
     "run": {"errors", "metrics"},
+    "record": {"run", "metrics"},
     "rewards": BASE | {"run"},
     "data": BASE | {"run"},
     "policy": BASE | {"run", "gradnorm", "baselines", "losses", "schedules"},
@@ -26,12 +27,12 @@ ALLOWED = {
     "evaluation": BASE | {"run", "data", "rewards", "metrics"},
     "plan": BASE | {"run", "gradnorm", "baselines", "losses", "schedules", "policy", "rollout"},
     "checks": BASE | {"run", "baselines", "losses", "schedules", "policy"},
-    "callbacks": BASE | LEAVES | {"run", "policy", "rollout", "evaluation"},
+    "callbacks": BASE | LEAVES | {"run", "record", "policy", "rollout", "evaluation"},
     "settings": {"errors"},
-    "report": BASE | {"run", "callbacks", "metrics", "evaluation"},
+    "report": BASE | {"run", "record", "metrics", "evaluation"},
     "commands": BASE
     | LEAVES
-    | {"run", "policy", "rollout", "evaluation", "plan", "checks", "callbacks", "settings", "report"},
+    | {"run", "policy", "rollout", "evaluation", "plan", "checks", "record", "settings", "report"},
 }
 #: package → the only places that may import it
 ONLY_IN = {
@@ -42,7 +43,7 @@ ONLY_IN = {
     "peft": {"policy/adapter.py"},
     "lightning": {
         *("policy/step.py", "policy/logged.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),
-        *("commands", "callbacks"),
+        *("record/logger.py", "record/shown.py", "record/going_on.py", "commands", "callbacks"),
     },
 }
 

@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
-from callbacks.summary import read_curves
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.value import ValueBaseline
 from oblr.errors import RefusedError
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.policy.judgement import Fault, first_fault
+from oblr.record.curves import read_curves
 from oblr.run.checkpoint import load
 from oblr.run.manifest import by_age
 from oblr.schedules.snr import SNRSchedule

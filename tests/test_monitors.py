@@ -17,7 +17,6 @@ from callbacks.monitors import (
     OwnSampleDependence,
     own_sample_dependence,
 )
-from callbacks.record import read_curves
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Groups, all_groups
 from oblr.baselines.batch_mean import BatchMeanBaseline
@@ -29,6 +28,7 @@ from oblr.baselines.none import NoBaseline
 from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
+from oblr.record.curves import read_curves
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.decay import CosineSchedule
 from oblr.schedules.noise import NoiseSchedule

@@ -11,9 +11,9 @@ from conftest import PAGES, ROOT
 from hydra.types import RunMode
 from pasted import code, commands
 
-from callbacks.record import read_curves
 from oblr import errors
 from oblr.commands.compose import composer, job_config
+from oblr.record.curves import read_curves
 from oblr.settings.check import check_settings
 
 README = PAGES[0].read_text()

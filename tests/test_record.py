@@ -9,10 +9,12 @@ import torch
 from conftest import ROOT
 from test_tags import NAN, Policy, make_report
 
-from callbacks.record import METRICS, RunRecord, read_curves
-from callbacks.rollouts import RolloutLog, files_of_steps, read_rollouts, rows
-from callbacks.tags import table
+from callbacks.rollouts import RolloutLog, rows
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.record.curves import METRICS, read_curves
+from oblr.record.logger import RunRecord
+from oblr.record.rollouts import files_of_steps, read_rollouts
+from oblr.record.tags import table
 
 
 def test_curves_of_what_was_logged(tmp_path):

@@ -22,11 +22,11 @@ from conftest import ROOT, SMALL, run_script, wide
 from test_record import Run
 from test_tags import Policy, make_report
 
-from callbacks.record import RunRecord
 from callbacks.rollouts import RolloutLog
 from oblr.commands import report
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import interquartile_mean
+from oblr.record.logger import RunRecord
 from oblr.report import page
 from oblr.report.comparison import TITLES
 from oblr.report.live import server

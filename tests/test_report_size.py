@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from test_report import HOSTILE, data_of, followed, make_run, opened, server  # noqa: F401
 
-from callbacks.record import METRICS, Curves, RunRecord, read_curves
 from oblr.commands import report
+from oblr.record.curves import METRICS, Curves, read_curves
+from oblr.record.logger import RunRecord
 from oblr.report import page
 from oblr.report.curves import LEAST, MOST, Line, buckets_of, line, thinned, width
 from oblr.report.page import content, html, place, write_report

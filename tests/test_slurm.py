@@ -16,7 +16,7 @@ from conftest import ROOT
 from safetensors.torch import load_file
 from slurm_cluster import cluster, installation
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]  # eleven runs, where other programs may be at work
 STEPS = 6

@@ -21,14 +21,12 @@ from callbacks.monitors import (
     Monitors,
     OwnSampleDependence,
 )
-from callbacks.record import RunRecord
 from callbacks.rollouts import shares
 from callbacks.samples import sample_table
 from callbacks.scoring import ScoringFailures
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import LARGE, SNRMonitor
-from callbacks.summary import outcome, summary_table
-from callbacks.tags import meaning
+from callbacks.summary import summary_table
 from callbacks.throughput import Throughput
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -40,6 +38,9 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.metrics.accuracy import wilson
 from oblr.metrics.aggregate import Interval
 from oblr.policy.report import tags
+from oblr.record.figures import outcome
+from oblr.record.logger import RunRecord
+from oblr.record.tags import meaning
 from oblr.run.timing import Stopwatch
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport

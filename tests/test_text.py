@@ -5,7 +5,7 @@ import csv
 from conftest import run_script, tiny_model
 from test_prompts import byte_tokenizer
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 
 
 def test_a_llama_with_a_tokenizer_of_its_own_trains_on_a_file(tmp_path, monkeypatch):

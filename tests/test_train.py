@@ -22,10 +22,10 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.util.tensor_util import make_ndarray
 
-from callbacks.record import read_curves
-from callbacks.rollouts import read_rollouts
-from callbacks.tags import FIRST, GOVERNED, RATE, TAGS, meaning
 from callbacks.tensorboard import HEADLINES, glance
+from oblr.record.curves import read_curves
+from oblr.record.rollouts import read_rollouts
+from oblr.record.tags import FIRST, GOVERNED, RATE, TAGS, meaning
 from oblr.run.manifest import by_age
 
 DEMO_STEPS = 10

@@ -8,7 +8,7 @@ import pytest
 import warm
 from conftest import run_script
 
-from callbacks.record import read_curves
+from oblr.record.curves import read_curves
 
 
 def both(command, cwd, environment):

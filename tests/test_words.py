@@ -7,9 +7,9 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from callbacks.tags import FIRST, NAMES, TAGS, meaning, name
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.policy.method import in_words
+from oblr.record.tags import FIRST, NAMES, TAGS, meaning, name
 
 PARTS = ("baseline", "loss", "schedule", "gradnorm", "kl")
 

@@ -22,9 +22,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.text.text_plugin import text_array_to_html
 from tensorboard.util.tensor_util import make_ndarray
 
-from callbacks.record import RunRecord
-from callbacks.shown import Rows, show
 from callbacks.tensorboard import TensorBoard
+from oblr.record.logger import RunRecord
+from oblr.record.shown import Rows, show
 from oblr.report.live import server
 from oblr.report.page import write_report
 from oblr.report.runs import read_run

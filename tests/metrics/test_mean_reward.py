@@ -11,12 +11,14 @@ from rich.console import Console
 from scipy import stats
 
 from callbacks.evaluation import HeldOutEvaluation
-from callbacks.record import RunRecord, read_curves
-from callbacks.summary import held_out_cells, outcome, summary_table
-from callbacks.tags import FIRST, first
+from callbacks.summary import held_out_cells, summary_table
 from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.measures import differences, measure
 from oblr.metrics.accuracy import ProblemAccuracy, quantile, student, wilson
+from oblr.record.curves import read_curves
+from oblr.record.figures import outcome
+from oblr.record.logger import RunRecord
+from oblr.record.tags import FIRST, first
 from oblr.types import Sampling
 
 RANGES = {

@@ -8,12 +8,12 @@ import pytest
 import torch
 from conftest import POCKET, ROOT, adapt, wide
 
-from callbacks.record import read_curves
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import StaleEngineError
 from oblr.packing import pack
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.model import TokenScorer
+from oblr.record.curves import read_curves
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.math import MathReward
 from oblr.rewards.pool import RewardPool

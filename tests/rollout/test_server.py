@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 import oblr.rollout.deadline
-from callbacks.record import read_curves
 from oblr.errors import EngineDiedError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.model import TokenScorer
+from oblr.record.curves import read_curves
 from oblr.rollout.client import Refused
 from oblr.rollout.deadline import deadline
 from oblr.rollout.process import ServerProcess

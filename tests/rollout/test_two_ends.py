@@ -7,13 +7,13 @@ import torch
 from conftest import POCKET, run_script
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from callbacks.record import read_curves
-from callbacks.rollouts import read_rollouts
 from oblr.data.ends import end_tokens
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.packing import pack
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
+from oblr.record.curves import read_curves
+from oblr.record.rollouts import read_rollouts
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.types import Rollout, Sampling

@@ -135,7 +135,7 @@ def become(task: Task, log: str | None) -> None:
 
 def show(folder: Path, tasks: Sequence[Task]) -> None:
     """Write and print the table, and write the report of all runs that have logged anything."""
-    from callbacks.record import METRICS  # these load torch, for which the start of a run need not wait
+    from oblr.record.curves import METRICS  # these load torch, for which the start of a run need not wait
     from oblr.report.page import place, write_report
     from oblr.report.runs import read_run
 

@@ -17,13 +17,6 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
-from callbacks.checkpoints import Checkpoints
-from callbacks.going_on import GoingOn
-from callbacks.graceful_stop import GracefulStop
-from callbacks.record import RunRecord
-from callbacks.shown import Rows, show
-from callbacks.summary import outcome
-from callbacks.tags import GOVERNED
 from oblr.checks import (
     check_batch,
     check_engine,
@@ -48,6 +41,11 @@ from oblr.data.ends import end_tokens
 from oblr.policy.loading import identity, load_tokenizer
 from oblr.policy.method import in_words
 from oblr.policy.step import PolicyModule
+from oblr.record.figures import outcome
+from oblr.record.going_on import GoingOn
+from oblr.record.logger import RunRecord
+from oblr.record.shown import Rows, show
+from oblr.record.tags import GOVERNED
 from oblr.report.page import place, write_report
 from oblr.report.runs import read_run
 from oblr.run import inputs
@@ -59,9 +57,10 @@ from oblr.run.meeting import check_interfaces
 from oblr.run.places import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import next_number, write_finished, write_record
+from oblr.run.requeue import requeue
 from oblr.run.resumed import shown
 from oblr.run.secrets import masked_overrides
-from oblr.run.stopping import at_once, contents, owns, process
+from oblr.run.stopping import Graceful, at_once, contents, owns, process
 from oblr.run.terminal import busy, quiet_terminal, say
 from oblr.settings.check import leaves
 
@@ -158,14 +157,13 @@ def main(cfg: DictConfig) -> None:
 
         if again:
             callbacks.insert(0, GoingOn(begun))
-        stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), None)
+        stop = next((callback for callback in callbacks if isinstance(callback, Graceful)), None)
         if stop is None:  # nobody says when a step has been taken
-            stop = GracefulStop()
             owns(None)
             at_once("stopped")
-        process.endings = [stop.requeue]
+        process.endings = [lambda: requeue(process.received)]
         for own in callbacks:
-            if first and isinstance(own, Checkpoints):
+            if first and hasattr(own, "attempt"):
                 own.attempt = number
         typed, sys.argv = sys.argv, masked_overrides(sys.argv)  # loggers note it, too
         for logger in trainer.loggers:
@@ -178,10 +176,10 @@ def main(cfg: DictConfig) -> None:
         with watched(lambda: getattr(trainer.strategy.launcher, "procs", []), folder):
             trainer.fit(policy, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         del os.environ[RUN_FOLDER], os.environ[RUN_PROCESS]
-        if stop.received is not None:
+        if stop is not None and stop.received is not None:
             if first:
                 say(f"stopped after step {trainer.current_epoch}; go on with ckpt_path=last")
-            stop.requeue()
+            requeue(stop.received)
             sys.exit(128 + stop.received if first else 0)  # one rank speaks for all
         busy("writing the policy and the report")
         policy.scorer.export(tokenizer, folder / "policy", policy.compute_dtype)

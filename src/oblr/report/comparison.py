@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from callbacks.summary import held_out_figures
 from oblr.metrics.aggregate import interquartile_mean
 from oblr.metrics.problems import paired_difference
+from oblr.record.figures import held_out_figures
 from oblr.report.runs import Run
 from oblr.run.sweeps import COLUMNS, SEED, columns_of, held_out
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from callbacks.record import Curve
+from oblr.record.curves import Curve
 from oblr.report.comparison import configuration
 from oblr.report.runs import Run
 

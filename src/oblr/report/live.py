@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 
-from callbacks.record import METRICS
+from oblr.record.curves import METRICS
 from oblr.report.page import html
 from oblr.report.pieces import Served, digest, script
 from oblr.report.runs import Reading, Run, read_run, runs_and_others

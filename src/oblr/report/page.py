@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from callbacks.tags import BANDS, first, meaning, name
+from oblr.record.tags import BANDS, first, meaning, name
 from oblr.report.comparison import comparison, configuration
 from oblr.report.curves import Line, buckets_of, configurations, lines, thinned, width
 from oblr.report.pieces import (

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from callbacks.record import Curve
-from callbacks.tags import RATE, first, name
+from oblr.record.curves import Curve
+from oblr.record.tags import RATE, first, name
 from oblr.report.comparison import configuration
 from oblr.report.runs import Run, differing
 from oblr.run.sweeps import SEED

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from callbacks.record import Curve, Curves
-from callbacks.rollouts import files_of_steps
 from oblr.errors import SettingError, why
+from oblr.record.curves import Curve, Curves
+from oblr.record.rollouts import files_of_steps
 from oblr.run.appended import Appended
 from oblr.run.places import ROOT
 from oblr.run.provenance import in_order

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol, runtime_checkable
 
 from oblr.run import bystander
 from oblr.run.plain import plain
@@ -48,6 +49,17 @@ class Stage:
     waits: bool = False
     again: str | None = "stopped"
     status: int | None = None
+
+
+@runtime_checkable
+class Graceful(Protocol):
+    """What ends a run between two steps.
+
+    Attributes:
+        received: the signal that ended the run on all ranks, if one did.
+    """
+
+    received: signal.Signals | None
 
 
 class Listener:

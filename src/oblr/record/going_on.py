@@ -6,8 +6,8 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-from callbacks.observer import tensorboard
-from callbacks.record import RunRecord
+from oblr.record.logger import RunRecord
+from oblr.record.shown import tensorboard
 
 
 class GoingOn(Callback):

@@ -13,8 +13,17 @@ import numpy as np
 from lightning import Trainer
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
 
 from oblr.run.plain import verbatim
+
+
+def tensorboard(trainer: Trainer) -> SummaryWriter | None:
+    """The run's TensorBoard writer; None without that logger, and on all ranks but the first."""
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        if isinstance(logger, TensorBoardLogger):
+            return logger.experiment
+    return None
 
 
 @dataclass(frozen=True)
