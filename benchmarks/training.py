@@ -27,7 +27,7 @@ from oblr.commands.compose import register_resolvers
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule
-from oblr.rollout.engine import Engine
+from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import Block, Part
 from oblr.run.terminal import quiet_terminal
 from oblr.types import Completion, RolloutBatch, Sampling, StepReport
@@ -130,9 +130,13 @@ class KeptEngine:
         self.engine.sync(weights, version)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        done: Done | None = None,
     ) -> list[list[Completion]]:
-        return self.engine.generate(prompts, sampling, seeds)
+        return self.engine.generate(prompts, sampling, seeds, done)
 
     def read(self, blocks: Sequence[Block]) -> list[list[Part]]:
         return self.engine.read(blocks)

@@ -37,10 +37,10 @@ class StallingHF(HFEngine):
 class MortalServer(ServerEngine):
     calls = 0
 
-    def generate(self, prompts, sampling, seeds):
+    def generate(self, prompts, sampling, seeds, done=None):
         self.calls += 1
         if self.calls != 2:
-            return super().generate(prompts, sampling, seeds)
+            return super().generate(prompts, sampling, seeds, done)
         super().generate(prompts[:1], sampling, seeds[:1])
         group = str(self.process.process.pid)
         (self.log.parent / "group").write_text(group)
@@ -50,6 +50,6 @@ class MortalServer(ServerEngine):
         client.HTTPConnection = Awaiting
         threading.Thread(target=lambda: awaited.wait() and os.kill(worker, signal.SIGKILL)).start()
         try:
-            return super().generate(prompts, sampling, seeds)
+            return super().generate(prompts, sampling, seeds, done)
         finally:
             client.HTTPConnection = HTTPConnection

@@ -39,7 +39,7 @@ class OffRank(HFEngine):
         super().__init__(model, dtype)
         self.off = float(off)
 
-    def generate(self, prompts, sampling, seeds):
+    def generate(self, prompts, sampling, seeds, done=None):
         groups = super().generate(prompts, sampling, seeds)
         if os.environ.get("LOCAL_RANK") != "1":
             return groups
@@ -72,10 +72,10 @@ class CorruptingServer(ServerEngine):
 class DyingHF(HFEngine):
     """From the second step on it never survives."""
 
-    def generate(self, prompts, sampling, seeds):
+    def generate(self, *asked):
         if self.weight_version > 1:
             raise EngineDiedError("it died")
-        return super().generate(prompts, sampling, seeds)
+        return super().generate(*asked)
 
 
 class NoticingVLLM(VLLMEngine):

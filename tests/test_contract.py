@@ -131,4 +131,4 @@ def test_the_command_fails_where_a_wheel_has_changed(root, tmp_path):
     command = [sys.executable, "benchmarks/contract.py", "0.99.0"]
     done = subprocess.run(command, cwd=clone, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines()[-1] == "vLLM 0.99.0: vllm/logprobs.py::Logprob is not there"
+    assert done.stdout.splitlines()[-1] == "vLLM 0.99.0: vllm/logprobs.py::FlatLogprobs is not there"

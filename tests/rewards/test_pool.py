@@ -18,7 +18,8 @@ from oblr.rewards.answer import AnswerFormat, ExactReward
 from oblr.rewards.confinement import best
 from oblr.rewards.lockdown import descendants
 from oblr.rewards.math import MathReward
-from oblr.rewards.pool import TRIES, RewardPool
+from oblr.rewards.pool import RewardPool
+from oblr.rewards.scoring import TRIES
 from oblr.rewards.verdicts import Verdict
 
 HERE = Path(__file__).parent  # not from conftest, which loads torch: the processes that score load this file

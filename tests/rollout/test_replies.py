@@ -17,7 +17,7 @@ ENDED, CUT = Completion([1, 2, 9], [-0.5, -1.0, 0.0], True), Completion([1, 2, 3
 
 
 def gives(groups):
-    return SimpleNamespace(generate=lambda prompts, sampling, seeds: groups)
+    return SimpleNamespace(generate=lambda prompts, sampling, seeds, done: groups)
 
 
 def test_what_fits_is_handed_on():

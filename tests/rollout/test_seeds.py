@@ -10,6 +10,7 @@ from test_datamodule import make
 from torch._dynamo import config as dynamo
 from torch._inductor import config as inductor
 from torch._inductor.exc import InductorError
+from vllm import SamplingParams
 from vllm.v1.sample import sampler
 
 from callbacks.evaluation import HeldOutEvaluation
@@ -19,7 +20,7 @@ from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Sampling
+from oblr.types import Completion, Sampling
 
 PROMPTS, GROUP = 6, 3
 
@@ -28,14 +29,14 @@ PROMPTS, GROUP = 6, 3
 def engine():
     engine = VLLMEngine(str(POCKET), "float32", 256)  # twice the size of a block of the prefix cache
     engine.start()
-    generate = engine._llm.generate
+    enqueue = engine._llm.enqueue
     engine.asked = []
 
     def record(requests, params, **settings):
         engine.asked += zip((tuple(request["prompt_token_ids"]) for request in requests), params, strict=True)
-        return generate(requests, params, **settings)
+        return enqueue(requests, params, **settings)
 
-    engine._llm.generate = record
+    engine._llm.enqueue = record
     yield engine
     engine.close()
 
@@ -83,11 +84,11 @@ def test_seeds_are_all_different_and_a_resumed_run_has_the_same(engine, monkeypa
     first, asked = step(engine, monkeypatch, epoch=0, ranks=1)
     second, more = step(engine, monkeypatch, epoch=1, ranks=1)
     other, others = step(engine, monkeypatch, epoch=0, ranks=1, seed=2)
-    tries = [params.seed + j for _, params in [*asked, *more, *others] for j in range(params.n)]
+    tries = [params.seed for _, params in [*asked, *more, *others]]
     assert len(tries) == 3 * PROMPTS * (GROUP + 1)
     assert len(set(tries)) == len(tries)
     kinds = Counter((params.n, params.temperature) for _, params in asked)
-    assert kinds == {(GROUP, 1.0): PROMPTS, (1, 0.0): PROMPTS}  # a group, and a greedy one beside it
+    assert kinds == {(1, 1.0): PROMPTS * GROUP, (1, 0.0): PROMPTS}  # a group, and a greedy one beside it
     assert first not in (second, other)
     again, asked_again = step(engine, monkeypatch, epoch=1, ranks=1)
     assert again == second
@@ -100,8 +101,8 @@ def test_seeds_are_all_different_and_a_resumed_run_has_the_same(engine, monkeypa
 def test_ranks_share_what_one_alone_would_ask_for(engine, monkeypatch, ranks):
     _, alone = step(engine, monkeypatch, epoch=0, ranks=1)
     _, shared = step(engine, monkeypatch, epoch=0, ranks=ranks)
-    assert sorted((prompt, params.n, params.seed) for prompt, params in shared) == sorted(
-        (prompt, params.n, params.seed) for prompt, params in alone
+    assert sorted((prompt, params.seed) for prompt, params in shared) == sorted(
+        (prompt, params.seed) for prompt, params in alone
     )
 
 
@@ -116,21 +117,54 @@ def test_evaluation_has_seeds_of_its_own(engine, monkeypatch):
         trainer = SimpleNamespace(datamodule=data, global_rank=rank, world_size=2)
         HeldOutEvaluation(every=1, seed=1).accuracy(trainer, data.sampling)
     data.reward_pool.close()
-    evaluation = {params.seed + j for _, params in engine.asked for j in range(params.n)}
+    evaluation = {params.seed for _, params in engine.asked}
     assert len(evaluation) == len(data.held_out) * data.sampling.n
-    assert not evaluation & {params.seed + j for _, params in training for j in range(params.n)}
+    assert not evaluation & {params.seed for _, params in training}
+
+
+def test_responses_are_those_of_vllms_own_way_and_told_as_they_end(engine):
+    """A request for each has the bits of a request for the group, and a list of numbers those of a dict a token."""
+    engine.weight_version = 1
+    prompts, ends = [list(range(20 + q, 26 + 2 * q)) for q in range(5)], (0, 7)
+    sampling, seeds = Sampling(4, 1.0, 24, ends), range(0, 500, 100)
+    told = []
+    groups = engine.generate(prompts, sampling, seeds, lambda *one: told.append(one))
+    engine._llm.reset_prefix_cache()
+    settings = {"temperature": 1.0, "max_tokens": 24, "stop_token_ids": list(ends), "ignore_eos": True, "logprobs": 0}
+    outputs = engine._llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts],
+        [SamplingParams(n=4, seed=seed, detokenize=False, **settings) for seed in seeds],
+        use_tqdm=False,
+    )
+    assert groups == [
+        [
+            Completion(
+                list(one.token_ids),
+                [step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True)],
+                one.finish_reason == "stop",
+            )
+            for one in output.outputs
+        ]
+        for output in outputs
+    ]
+    assert sorted(told, key=lambda one: one[:2]) == [
+        (q, j, one) for q, group in enumerate(groups) for j, one in enumerate(group)
+    ]
+    lengths = [len(one.token_ids) for *_, one in told]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
 
 
 def test_nothing_of_an_earlier_call_is_taken_from_the_prefix_cache(engine, monkeypatch):
     """It was rounded in that call's company: a batch would depend on the batches before it."""
-    cached, generate = [], engine._llm.generate
+    cached, step = [], engine._llm.llm_engine.step
 
-    def noted(*asked, **settings):
-        outputs = generate(*asked, **settings)
+    def noted():
+        outputs = step()
         cached.extend(output.num_cached_tokens for output in outputs)
         return outputs
 
-    monkeypatch.setattr(engine._llm, "generate", noted)
+    monkeypatch.setattr(engine._llm.llm_engine, "step", noted)
     prompt = list(range(20, 220))
     assert engine._llm.llm_engine.vllm_config.cache_config.block_size < len(prompt)
     engine.weight_version = 1

@@ -210,7 +210,7 @@ def sample(evaluation: Evaluation, display: Display) -> None:
         display.phase("loading engine", sampling=False)
         engine.start()
         engine.sync(evaluation.weights, 0)
-        generate = partial(ask, engine, vocabulary=evaluation.vocabulary, done=display.advance)
+        generate = partial(ask, engine, vocabulary=evaluation.vocabulary, done=lambda *_: display.advance(1))
         for task in evaluation.tasks:
             display.phase(task.name)
             for start in range(len(task.record.attempts), len(task.problems), cfg.chunk):

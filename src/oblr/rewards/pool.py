@@ -1,40 +1,35 @@
 """Rewards in processes of their own, where they can neither hang the run, nor take its memory, nor reach its files."""
 
-import hashlib
-import json
 import logging
 import math
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import cached_property
-from multiprocessing.connection import Pipe, wait
 
-from oblr.errors import RunError, SettingError
-from oblr.problem import Completion, Problem, Sealed
+from oblr.errors import SettingError
+from oblr.problem import Completion, Problem
 from oblr.rewards.base import Reward, name
 from oblr.rewards.confinement import LEVELS, TRUSTED, WORDS, Level, best, confinement
 from oblr.rewards.evaluating import evaluates, ours
 from oblr.rewards.printed import printed
-from oblr.rewards.verdicts import LONGEST, NONE, Result, Verdict, result
+from oblr.rewards.scoring import Response, Scoring
+from oblr.rewards.slots import Slot, unsendable
+from oblr.rewards.verdicts import Verdict
 from oblr.rewards.workers import Order
 
 log = logging.getLogger(__name__)
-WORKER = "from oblr.rewards.workers import main; main()"
 #: Verdicts that are remembered.
 REMEMBERED = 65_536
-#: Processes in which a response is scored before the run gives up: all but the last were killed from outside.
-TRIES = 3
-#: Responses that a worker is given at once, at most.
-TOGETHER = 256
+#: Processes where nobody says how many.
+MOST = 32
 
 
 class RewardPool:
@@ -47,7 +42,7 @@ class RewardPool:
     has been in, unless it is :func:`~oblr.rewards.evaluating.inert`.
 
     A process that is killed from outside, as by a machine out of memory, says nothing of the response: that is scored
-    again, in ``TRIES`` processes at most. Then the run ends, and can be resumed. To go on with 0 would teach the policy
+    again, in three processes at most. Then the run ends, and can be resumed. To go on with 0 would teach the policy
     what the machine did; to go on without the response would leave out what the machine dislikes, as long ones.
 
     Rewards that have a ``key(problem, text, completion)`` say by it what their verdict depends on: responses that share
@@ -58,7 +53,7 @@ class RewardPool:
 
     Args:
         reward: must be picklable.
-        workers: processes.
+        workers: processes, at most; None: as many as this rank has cores, and :data:`MOST` at most.
         timeout: seconds per response.
         memory_gib: what a process may take beyond what the reward takes when it is loaded.
         readable: files and folders that the reward reads, besides code.
@@ -66,6 +61,7 @@ class RewardPool:
         level: of confinement; None: the best that works here.
 
     Attributes:
+        ranks: how many on this machine share its cores.
         timeouts, errors: responses so far that took too long, or whose scoring failed.
 
     Raises:
@@ -75,7 +71,7 @@ class RewardPool:
     def __init__(
         self,
         reward: Reward,
-        workers: int = 2,
+        workers: int | None = None,
         timeout: float = 5.0,
         memory_gib: float = 1.0,
         readable: Sequence[str] = (),
@@ -83,7 +79,7 @@ class RewardPool:
         level: Level | None = None,
     ):
         for setting, value in (("workers", workers), ("timeout", timeout), ("memory_gib", memory_gib)):
-            if value <= 0:
+            if value is not None and value <= 0:
                 raise SettingError(f"rollout.reward_pool.{setting}", f"{value} is not enough", "use a positive number")
         for path in readable:
             if not os.path.exists(path):
@@ -91,16 +87,22 @@ class RewardPool:
         try:
             self.pickled = pickle.dumps(reward)
         except Exception as error:
-            raise _unsendable(repr(error)) from error
-        self.reward, self.workers, self.timeout, self.memory = reward, workers, timeout, int(memory_gib * 2**30)
+            raise unsendable(repr(error)) from error
+        self.reward, self.given_workers, self.ranks = reward, workers, 1
+        self.timeout, self.memory = timeout, int(memory_gib * 2**30)
         self.readable, self.trust, self.chosen = readable, trust, level
         self.key, self.inert = getattr(reward, "key", None), getattr(reward, "inert", None)
         self.timeouts = self.errors = 0
         self.cache: OrderedDict[Hashable, Verdict] = OrderedDict()
         self.lock, self.warned = threading.Lock(), set[str]()
-        self.slots: list[_Slot] = []
+        self.slots: list[Slot] = []
         self.worked = 0.0  # seconds since the last process was added
         self.scratch = ""
+
+    @property
+    def workers(self) -> int:
+        """Processes, at most."""
+        return self.given_workers or max(1, min(MOST, cores() // self.ranks))
 
     @cached_property
     def level(self) -> Level:
@@ -118,16 +120,33 @@ class RewardPool:
             return
         if self.level != LEVELS[0]:
             self.scratch = tempfile.mkdtemp(prefix="rewards-")
-        self._add()
+        self.add_process()
 
-    def _add(self) -> None:
-        with printed() as out:
-            self.slots.append(_Slot(self._order(len(self.slots)), out))
+    def add_process(self) -> None:
+        """Start another, without waiting for it."""
+        self.slots.append(self._slot(len(self.slots)))
         self.worked = 0.0
 
-    def _short_of(self, since: float) -> float:
-        """Seconds until another process is worth its start: all have scored as long as the first one took to load."""
-        if not self.slots[0].loaded or len(self.slots) == self.workers:
+    def replace_process(self, place: int) -> None:
+        """Start one in the place of another that has ended."""
+        self.slots[place] = self._slot(place)
+
+    def _slot(self, place: int) -> Slot:
+        with printed() as out:
+            return Slot(self._order(place), out)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process has been given what it has not answered."""
+        return any(slot.asked for slot in self.slots)
+
+    def short_of(self, since: float) -> float:
+        """Seconds until another process is worth its start: all have scored as long as the first one took to load.
+
+        Args:
+            since: what they have worked from, up to now; what they worked before that is known.
+        """
+        if not self.slots or not self.slots[0].loaded or len(self.slots) >= self.workers:
             return math.inf
         first = self.slots[0]
         self.worked += time.monotonic() - max(since, first.started + first.loading)
@@ -150,40 +169,51 @@ class RewardPool:
             RunError: the processes end as soon as they are started, or are killed again and again.
         """
         with self.lock:
-            verdicts = self._verdicts(problems, texts, completions)
-            self.timeouts += sum(verdict.outcome == "timeout" for verdict in verdicts)
-            self.errors += sum(verdict.outcome == "error" for verdict in verdicts)
-            for problem, verdict in zip(problems, verdicts, strict=True):
-                self._warn(problem, verdict)
-        return verdicts
+            scored = self._at_once(problems, texts, completions)
+            self.count(scored)
+        return [verdict for _, verdict in scored]
 
     def probe(
         self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
     ) -> list[Verdict]:
         """As :meth:`score`, of responses that no policy has given: their failures are the caller's to tell."""
         with self.lock:
-            return self._verdicts(problems, texts, completions)
+            return [verdict for _, verdict in self._at_once(problems, texts, completions)]
 
-    def _verdicts(
+    @contextmanager
+    def scoring(self, read: Callable[[int, Completion], Response]) -> Iterator[Scoring]:
+        """Score responses as they end, in a thread of its own, while somebody else makes others.
+
+        Where this is left before all have been scored, as by an exception, the processes end. Nobody else can have
+        anything scored meanwhile.
+
+        Args:
+            read: the response that a completion at a place is; called in that thread.
+        """
+        with self.lock, closing(Scoring(self, read)) as scoring, ThreadPoolExecutor(1, "rewards") as thread:
+            scoring.running = thread.submit(scoring.run)
+            try:
+                yield scoring
+            finally:
+                scoring.give_up()
+
+    def _at_once(
         self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]
-    ) -> list[Verdict]:
+    ) -> list[tuple[Response, Verdict]]:
         responses = list(zip(problems, texts, completions, strict=True))
-        keys: list[Hashable] = [
-            _digest(self.key(*response)) if self.key and not isinstance(response[0], Sealed) else place
-            for place, response in enumerate(responses)
-        ]
-        known = {key: self.cache[key] for key in keys if key in self.cache} if self.key else {}
-        new = {key: response for key, response in zip(keys, responses, strict=True) if key not in known}
-        alone = [self._alone(*response) for response in new.values()]
-        results = self._score([pickle.dumps(response) for response in new.values()], alone) if new else []
-        for key, found in zip(new, results, strict=True):
-            known[key] = Verdict(found.score.value, found.outcome, found.score.parts, found.problem)
-        verdicts = [known[key] for key in keys]
-        if self.key:
-            self._remember(known)
-        return verdicts
+        with closing(Scoring(self, lambda place, _: responses[place])) as scoring:
+            scoring.end(completions)
+            scoring.run()
+            return scoring.verdicts()
 
-    def _alone(self, problem: Problem, text: str, completion: Completion) -> bool:
+    def count(self, scored: Sequence[tuple[Response, Verdict]]) -> None:
+        """Failures among these, of each kind the first in a warning."""
+        for (problem, *_), verdict in scored:
+            self.timeouts += verdict.outcome == "timeout"
+            self.errors += verdict.outcome == "error"
+            self._warn(problem, verdict)
+
+    def alone(self, problem: Problem, text: str, completion: Completion) -> bool:
         """Whether a response may do something as code, and so has a process of its own.
 
         Raises:
@@ -204,64 +234,7 @@ class RewardPool:
     def _runner(self) -> str:
         return evaluates(self.reward, None)
 
-    def _score(self, responses: list[bytes], alone: list[bool]) -> list[Result]:
-        try:
-            return self._ask(responses, alone)
-        except BaseException:
-            self.close()  # answers to what was asked would be taken for answers to what is asked next
-            raise
-
-    def _ask(self, responses: list[bytes], alone: list[bool]) -> list[Result]:
-        self.start()
-        # Those that share a process come first: it ends where another response has one of its own.
-        waiting, results = deque(sorted(range(len(responses)), key=alone.__getitem__)), dict[int, Result]()
-        deaths = [0] * len(responses)
-        starts = 0  # that came to nothing, in a row
-        since = time.monotonic()
-        while len(results) < len(responses):
-            for slot in self.slots:
-                if slot.idle and waiting:
-                    share = max(1, min(TOGETHER, len(waiting) // (2 * self.workers)))
-                    slot.give([waiting.popleft() for _ in range(share)], responses, alone)
-            short = self._short_of(since)
-            since = time.monotonic()
-            if waiting and short <= 0:
-                self._add()
-                short = math.inf
-            ready = wait([slot.connection for slot in self.slots], short if waiting and short < math.inf else None)
-            for place, slot in enumerate(self.slots):
-                if slot.connection not in ready:
-                    continue
-                asked = slot.asked
-                try:
-                    found = slot.take()
-                except (EOFError, OSError):  # it was killed, or never came to be
-                    starts += not slot.loaded
-                    found = [Result(NONE, "killed", "its worker was killed")] if asked else []
-                    slot.close()
-                    if starts > 2 * self.workers:
-                        raise RunError(
-                            "the processes that score rewards ended (is the machine out of memory?)"
-                        ) from None
-                    with printed() as out:
-                        self.slots[place] = _Slot(self._order(place), out)
-                else:
-                    starts = 0
-                for index, one in zip(asked, found, strict=False):
-                    if one.outcome != "killed":
-                        results[index] = one
-                        continue
-                    deaths[index] += 1
-                    if deaths[index] == TRIES:
-                        raise RunError(
-                            f"the processes that score rewards are killed from outside, {TRIES} times with one response"
-                            f" (is the machine out of memory?): {one.problem}"
-                        )
-                    waiting.append(index)
-                waiting.extendleft(reversed(asked[len(found) :]))
-        return [results[index] for index in range(len(responses))]
-
-    def _remember(self, verdicts: dict[Hashable, Verdict]) -> None:
+    def remember(self, verdicts: dict[Hashable, Verdict]) -> None:
         """The last ones that did not depend on the machine's load."""
         for key, verdict in verdicts.items():
             if verdict.outcome == "scored" and isinstance(key, bytes):
@@ -289,69 +262,6 @@ class RewardPool:
             self.scratch = ""
 
 
-class _Slot:
-    """A worker as the run sees it: see :mod:`oblr.rewards.workers`."""
-
-    def __init__(self, order: Order, out: int):
-        self.connection, theirs = Pipe()
-        python = [sys.executable, "-P", "-c", WORKER, str(theirs.fileno())]
-        self.process = subprocess.Popen(
-            order.confinement.command(python),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=order.confinement.environment(),
-            start_new_session=True,  # Ctrl-C is for the run
-        )
-        theirs.close()
-        self.started, self.loading = time.monotonic(), math.inf  # seconds that it took to load the reward
-        self.loaded, self.asked = False, list[int]()
-        with suppress(OSError):  # it has ended; who waits for its first word will know
-            self.connection.send_bytes(pickle.dumps(order))
-
-    @property
-    def idle(self) -> bool:
-        return self.loaded and not self.asked
-
-    def give(self, places: list[int], responses: list[bytes], alone: list[bool]) -> None:
-        self.asked = places
-        with suppress(OSError):  # as above
-            self.connection.send_bytes(pickle.dumps([(responses[place], alone[place]) for place in places]))
-
-    def take(self) -> list[Result]:
-        """Results of the first responses that it was given.
-
-        Raises:
-            SettingError: it cannot load the reward.
-            EOFError, OSError: it has ended.
-        """
-        said = json.loads(self.connection.recv_bytes(TOGETHER * 2 * LONGEST))
-        if not self.loaded:
-            if said is not None:
-                raise _unsendable(said)
-            self.loaded, self.loading = True, time.monotonic() - self.started
-            return []
-        self.asked = []
-        return [result(one) if isinstance(one, str) else Result(NONE, *one) for one in said]
-
-    def close(self) -> None:
-        self.connection.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:  # it is loading a reward that never ends
-            self.process.kill()
-            self.process.wait()
-
-
-def _digest(key: Hashable) -> bytes:
-    """Keys hold answers, and those can be long."""
-    return hashlib.blake2b(repr(key).encode(errors="backslashreplace"), digest_size=16).digest()
-
-
-def _unsendable(error: str) -> SettingError:
-    return SettingError(
-        "reward",
-        f"the processes that score cannot load it: {error}",
-        "define it at the top of a module that can be imported, with attributes that can be pickled",
-    )
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

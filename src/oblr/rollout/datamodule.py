@@ -21,7 +21,7 @@ from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.tryout import TRIED, try_out
 from oblr.rollout.deadline import deadline, end_process_after
-from oblr.rollout.engine import Engine, choose
+from oblr.rollout.engine import Done, Engine, choose
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.replies import ask, check_parts
 from oblr.run.randomness import derived_seed
@@ -156,6 +156,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.held_out = self.golds.read(self.held_out)
 
     def setup(self, stage: str) -> None:
+        self.reward_pool.ranks = self.run.num_devices
         self.reward_pool.start()
 
     def train_dataloader(self) -> "_OneBatch":
@@ -208,36 +209,40 @@ class RolloutDataModule(L.LightningDataModule):
     def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seeds: Sequence[int]) -> list[Rollout]:
         """Sample and score ``sampling.n`` responses of the policy to each problem; all ranks call it together.
 
+        Responses are scored as they end, while the engine samples the others.
+
         Try ``j`` at problem ``q`` has the seed ``seeds[q] + j``.
 
         Raises:
             SyncTimeoutError: the engine did not get the policy's weights in time.
             EngineDiedError: the engine died more often than it may.
         """
-        prompts = [self.encode(problem) for problem in problems]
-        groups = self.generate(prompts, sampling, seeds)
-        rows = [
-            (problem, prompt, *stopped(self.tokenizer, completion, sampling))
-            for problem, prompt, group in zip(problems, prompts, groups, strict=True)
-            for completion in group
-        ]
-        with self.clock.phase("reward"):
-            verdicts = self.reward_pool.score(
-                [problem for problem, *_ in rows],
-                [text for *_, text in rows],
-                [completion for *_, completion, _ in rows],
-            )
+        prompts, n = [self.encode(problem) for problem in problems], sampling.n
+
+        def read(place: int, completion: Completion) -> tuple[Problem, str, Completion]:
+            completion, text = stopped(self.tokenizer, completion, sampling)
+            return problems[place // n], text, completion
+
+        with self.reward_pool.scoring(read) as scoring:
+            groups = self.generate(prompts, sampling, seeds, lambda q, j, one: scoring.add(q * n + j, one))
+            with self.clock.phase("reward"):  # what is left of it
+                scored = scoring.scored([completion for group in groups for completion in group])
         return [
-            Rollout(*row, verdict.reward, verdict.outcome, verdict.parts)
-            for row, verdict in zip(rows, verdicts, strict=True)
+            Rollout(problem, prompts[place // n], completion, text, verdict.reward, verdict.outcome, verdict.parts)
+            for place, ((problem, text, completion), verdict) in enumerate(scored)
         ]
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost.
 
-        It starts when it is first asked: a policy that cannot be trained has ended the run by then.
+        It starts when it is first asked: a policy that cannot be trained has ended the run by then. ``done`` is told of
+        each as it ends, of some twice where an engine is restarted.
         """
         if not self.started:
             self.start_engine()
@@ -249,7 +254,7 @@ class RolloutDataModule(L.LightningDataModule):
                 if self.engine.weight_version != self.weight_version:
                     self._sync()
                 with self.clock.phase("rollout"):
-                    return self._together(lambda: ask(self.engine, prompts, sampling, seeds, self.vocabulary))
+                    return self._together(lambda: ask(self.engine, prompts, sampling, seeds, self.vocabulary, done))
             except EngineDiedError as death:
                 garbled, before = isinstance(death, GarbledError), garbled
                 if self.restarted == self.restarts or (garbled and before):  # twice is no accident

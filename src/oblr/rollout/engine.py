@@ -1,13 +1,16 @@
 """What every rollout engine offers. Engines know token ids only: no text, no rewards, no policy."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
 from oblr.errors import SettingError, StaleEngineError
 from oblr.rollout.readback import Block, Part
 from oblr.types import Completion, Sampling
+
+#: Told of a response as soon as it has ended, from whatever thread: its prompt's place, its try's number, and itself.
+Done: TypeAlias = Callable[[int, int, Completion], object]
 
 
 class Engine(Protocol):
@@ -46,11 +49,11 @@ class Engine(Protocol):
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         seeds: Sequence[int],
-        done: Callable[[int], object] | None = None,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         """``sampling.n`` completions of each prompt's token ids; try ``j`` at prompt ``q`` has seed ``seeds[q] + j``.
 
-        ``done`` is told, from whatever thread, how many more there are whenever some are complete.
+        ``done`` is told of each, once, as soon as the engine has it; of an engine that dies, of some.
         The other prompts, their order and ``sampling.n`` do not matter, except that a batch of another shape rounds
         otherwise, which now and then tips the choice of a token. No generator of this process is drawn from or seeded.
 

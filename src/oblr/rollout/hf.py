@@ -1,6 +1,6 @@
 """transformers' own generation: slow, anywhere, and a cross-check of vLLM."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from oblr.policy.loading import load_model
-from oblr.rollout.engine import check_fresh
+from oblr.rollout.engine import Done, check_fresh
 from oblr.rollout.readback import Block, Part, whole
 from oblr.run.randomness import kept_random_state
 from oblr.types import Completion, Sampling
@@ -56,16 +56,18 @@ class HFEngine:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         seeds: Sequence[int],
-        done: Callable[[int], object] | None = None,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         check_fresh(self)
         rows = [list(prompt) for prompt in prompts for _ in range(sampling.n)]
         own = [seed + j for seed in seeds for j in range(sampling.n)]
         completions: list[Completion] = []
-        for batch in (slice(start, start + self.batch_size) for start in range(0, len(rows), self.batch_size)):
+        for start in range(0, len(rows), self.batch_size):
+            batch = slice(start, start + self.batch_size)
             completions += self._generate(rows[batch], sampling, own[batch])
             if done is not None:
-                done(len(rows[batch]))
+                for place, completion in enumerate(completions[start:], start):
+                    done(*divmod(place, sampling.n), completion)
         return [completions[i : i + sampling.n] for i in range(0, len(completions), sampling.n)]
 
     def _generate(self, rows: list[list[int]], sampling: Sampling, seeds: list[int]) -> list[Completion]:

@@ -1,12 +1,12 @@
 """Is what an engine gives what it was asked for? Nothing that does not fit is trained on, or counted."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from oblr.errors import GarbledError
-from oblr.rollout.engine import Engine
+from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import Block, Part
 from oblr.types import Completion, Sampling
 
@@ -20,18 +20,24 @@ def ask(
     sampling: Sampling,
     seeds: Sequence[int],
     vocabulary: int | None,
-    done: Callable[[int], object] | None = None,
+    done: Done | None = None,
 ) -> list[list[Completion]]:
     """What `oblr.rollout.engine.Engine.generate` gives, if that is completions of these prompts.
 
     Args:
         vocabulary: how many tokens the policy has; None: nobody knows.
+        done: told of each response that ends and can be one; what is told may be of a reply that is refused in the end.
 
     Raises:
         GarbledError: it is something else.
         StaleEngineError, EngineDiedError: as the engine does.
     """
-    groups = engine.generate(prompts, sampling, seeds, **({} if done is None else {"done": done}))
+
+    def ended(query: int, j: int, completion: Completion) -> None:
+        if done is not None and not wrong(completion, sampling, vocabulary):
+            done(query, j, completion)
+
+    groups = engine.generate(prompts, sampling, seeds, ended)
     if len(groups) != len(prompts):
         raise GarbledError(f"the rollout engine answered {len(groups)} prompts of {len(prompts)}")
     for place, group in enumerate(groups):

@@ -6,7 +6,7 @@ import secrets
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
 from oblr.rollout.client import LARGEST, Client, Limits, Refused
-from oblr.rollout.engine import check_fresh, check_limits, precise
+from oblr.rollout.engine import Done, check_fresh, check_limits, precise
 from oblr.rollout.process import ServerProcess
 from oblr.rollout.proof import SETTING, VARIABLE, read_secret, secret_of
 from oblr.rollout.readback import Block, Part, from_text, to_text
@@ -325,17 +325,22 @@ class ServerEngine:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         seeds: Sequence[int],
-        done: Callable[[int], object] | None = None,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         check_fresh(self)
+
+        def complete(query: int, prompt: list[int], seed: int) -> list[Completion]:
+            group = self._complete(prompt, sampling, seed)
+            if done is not None:
+                for j, completion in enumerate(group):
+                    done(query, j, completion)
+            return group
+
         with ThreadPoolExecutor(CONNECTIONS) as connections:
             replies = [
-                connections.submit(self._complete, list(prompt), sampling, seed)
-                for prompt, seed in zip(prompts, seeds, strict=True)
+                connections.submit(complete, query, list(prompt), seed)
+                for query, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
             ]
-            if done is not None:
-                for reply in replies:
-                    reply.add_done_callback(lambda _: done(sampling.n))
             try:
                 self._await(replies)
             except BaseException as error:

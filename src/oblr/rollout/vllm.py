@@ -2,23 +2,19 @@
 
 import atexit
 import gc
-import io
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, why
-from oblr.rollout.engine import check_fresh, check_limits, precise
+from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError
+from oblr.rollout.engine import Done, check_fresh, check_limits, precise
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
-from oblr.rollout.replies import in_order
 from oblr.run.host import CXX, lacking
 from oblr.run.meeting import LOOPBACK
 from oblr.run.private import of_process
@@ -172,31 +168,32 @@ class VLLMEngine:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         seeds: Sequence[int],
-        done: Callable[[int], object] | None = None,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         check_fresh(self)
         if self.sharing.count == 1:
             return self._generate(prompts, sampling, seeds, done)
         shares = self.sharing.objects(list(zip(prompts, seeds, strict=True)))
         everybodys = [one for share in shares for one in share]
-        groups = self._generate([prompt for prompt, _ in everybodys], sampling, [seed for _, seed in everybodys], done)
         first = sum(len(share) for share in shares[: self.sharing.rank])
-        return groups[first : first + len(prompts)]
+        own = range(first, first + len(prompts))
+
+        def ended(query: int, j: int, completion: Completion) -> None:
+            if done is not None and query in own:
+                done(query - first, j, completion)
+
+        groups = self._generate([prompt for prompt, _ in everybodys], sampling, [seed for _, seed in everybodys], ended)
+        return [groups[query] for query in own]
 
     def _generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        done: Callable[[int], object] | None,
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], done: Done | None
     ) -> list[list[Completion]]:
         from vllm import SamplingParams
 
-        asked = [list(prompt) for prompt in prompts]
+        asked = [list(prompt) for prompt in prompts for _ in range(sampling.n)]
         requests = [{"prompt_token_ids": prompt} for prompt in asked]
         params = [
             SamplingParams(
-                n=sampling.n,
                 temperature=sampling.temperature,
                 max_tokens=sampling.max_new_tokens,
                 top_p=sampling.top_p,
@@ -205,20 +202,37 @@ class VLLMEngine:
                 stop_token_ids=list(sampling.end_ids),
                 ignore_eos=True,  # the folder's own are among the former where they are ends
                 logprobs=0,
+                flat_logprobs=True,  # in lists of numbers, not in a dict for each token
                 detokenize=False,
-                seed=seed,  # without, a GPU's model runner draws one from NumPy's generator, alike on all ranks
+                seed=seed + j,  # without, a GPU's model runner draws one from NumPy's generator, alike on all ranks
             )
             for seed in seeds
+            for j in range(sampling.n)
         ]
+        found: dict[int, Completion] = {}
         with deaths(), self._compiling():
             self._llm.reset_prefix_cache()  # what earlier calls left there was rounded in their company
-            outputs = self._llm.generate(requests, params, use_tqdm=partial(_Counter, done) if done else False)
-        if [output.prompt_token_ids for output in outputs] != asked:
-            raise GarbledError("the rollout engine answered other prompts than it was asked")
-        return [
-            in_order(((sample.index, _completion(sample)) for sample in output.outputs), sampling.n)
-            for output in outputs
-        ]
+            for place, output in self._outputs(requests, params):
+                if output.prompt_token_ids != asked[place]:
+                    raise GarbledError("the rollout engine answered other prompts than it was asked")
+                (sample,) = output.outputs
+                found[place] = _completion(sample)
+                if done is not None:
+                    done(*divmod(place, sampling.n), found[place])
+        if len(found) < len(asked):
+            raise GarbledError(f"the rollout engine gave {len(found)} responses of {len(asked)}")
+        return [[found[q * sampling.n + j] for j in range(sampling.n)] for q in range(len(prompts))]
+
+    def _outputs(self, requests: list[dict[str, list[int]]], params: list[Any]) -> Iterator[tuple[int, Any]]:
+        """What vLLM answers to each request, with its place among them, in the order in which they end."""
+        names = self._llm.enqueue(requests, params, use_tqdm=False)
+        places = {name.partition("-")[0]: place for place, name in enumerate(names)}  # vLLM adds random characters
+        engine = self._llm.llm_engine
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.request_id not in places:
+                    raise GarbledError("the rollout engine answered what it was not asked")
+                yield places.pop(output.request_id), output
 
     def _compiling(self) -> Any:
         """Without GPU and C++ compiler, the one function that vLLM would compile there runs as it is written."""
@@ -268,21 +282,6 @@ def no_collections() -> Iterator[None]:
         gc.collect = collect
 
 
-class _Counter(tqdm):
-    """Where vLLM would show how far it is, it tells."""
-
-    monitor_interval = 0  # no thread that looks after it
-
-    def __init__(self, done: Callable[[int], object], iterable: Iterable[object] | None = None, **settings: object):
-        super().__init__(iterable, **settings, file=io.StringIO())
-        self.done = done if iterable is None else None  # told of responses, not of requests that it takes in
-
-    def update(self, n: float | None = 1) -> bool | None:
-        if self.done is not None:
-            self.done(int(n or 0))
-        return super().update(n)
-
-
 GO_ON = "(go on with ckpt_path=last; rollout.engine=server can be restarted)"
 
 
@@ -305,9 +304,7 @@ def deaths() -> Iterator[None]:
 
 
 def _completion(sample: Any) -> Completion:
-    ids = list(sample.token_ids)
-    try:
-        logprobs = [step[token].logprob for step, token in zip(sample.logprobs, ids, strict=True)]
-    except (KeyError, ValueError) as error:
-        raise GarbledError(f"the rollout engine gave log-probabilities of other tokens: {why(error)}") from error
-    return Completion(ids, logprobs, finished=sample.finish_reason == "stop")
+    ids, drawn = list(sample.token_ids), sample.logprobs
+    if drawn.token_ids != ids:
+        raise GarbledError("the rollout engine gave log-probabilities of other tokens")
+    return Completion(ids, list(drawn.logprobs), finished=sample.finish_reason == "stop")

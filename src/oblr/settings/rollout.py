@@ -68,7 +68,7 @@ CLASSES: dict[str, Section] = {
     ),
     "oblr.rewards.pool.RewardPool": section(
         reward=(Part("oblr.rewards"), "what scores a response"),
-        workers=(Few, "processes"),
+        workers=(Few | None, "processes, at most; null: as many as a rank has cores, and at most 32"),
         timeout=(Positive, "for one response, which then gets 0, seconds"),
         memory_gib=(Positive, "of a worker beyond what the reward needs, GiB"),
         readable=READABLE,
