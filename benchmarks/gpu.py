@@ -1,13 +1,13 @@
-"""What a GPU really does: norms, updates, the engine, the demo and a step measured, predictions beside them.
+"""What a GPU really does: self-check, norms, updates, the engine and a step measured, predictions beside them.
 
-    python benchmarks/gpu.py [--quick] [--parts norms updates engine demo step trl]
+    python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates engine step trl]
 
 Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
 stay, beside the last line of its error, and the command ends with status 1. What a part needs and is not installed is
 said, too. What is measured is kept in ``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the
 same device, with the same code and versions: a command that was cut short is simply given again.
 
-``--quick``: tiny shapes on the CPU, of norms and updates alone unless ``--parts`` names more. The random 4B is written
+``--quick``: tiny shapes on the CPU, of what needs no engine unless ``--parts`` names more. The random 4B is written
 to ``.cache/gpu``, 8 GB, and stays for a next call.
 """
 
@@ -48,27 +48,37 @@ class Part:
     arguments: tuple[str, ...] = ()
 
 
-#: In the order of what matters most.
+#: Most seconds of a part.
+LIMIT = 120
+#: In the order of a first hour on a GPU: whether a run would start, in how many passes it would go, whether it learns;
+#: then what is right, fast and large.
 PARTS = {
+    "selfcheck-4B": Part("gpu_selfcheck", LIMIT, ("4B",)),
+    "selfcheck-pocket": Part("gpu_selfcheck", 60, ("pocket",)),
+    "passes": Part("gpu_passes", LIMIT),
+    "demo": Part("gpu_demo", LIMIT),
     "norms": Part("gpu_norms", 90),
-    "updates-4B": Part("gpu_updates", 160, ("4B",)),
-    "updates-8B": Part("gpu_updates", 120, ("8B",)),
+    "updates-4B-512": Part("gpu_updates", LIMIT, ("4B", "512")),
+    "updates-4B-2048": Part("gpu_updates", LIMIT, ("4B", "2048")),
+    "updates-4B-2048-checkpointing": Part("gpu_updates", LIMIT, ("4B", "2048", "checkpointing")),
+    "updates-8B-2048": Part("gpu_updates", LIMIT, ("8B", "2048")),
+    "updates-8B-512": Part("gpu_updates", LIMIT, ("8B", "512")),
     "engine-pocket": Part("gpu_engine", 90, ("pocket", "CUDA graphs")),
-    "engine-4B": Part("gpu_engine", 150, ("4B", "CUDA graphs")),
-    "engine-4B-eager": Part("gpu_engine", 90, ("4B", "eager")),
-    "demo": Part("gpu_demo", 120),
-    "step": Part("gpu_step", 150),
-    "trl": Part("gpu_trl", 150),
+    "engine-4B-eager": Part("gpu_engine", LIMIT, ("4B", "eager")),  # writes the 4B down
+    "engine-4B": Part("gpu_engine", LIMIT, ("4B", "CUDA graphs")),
+    "step": Part("gpu_step", LIMIT),
+    "trl": Part("gpu_trl", LIMIT),
 }
-#: Quick forms; of the others one would show what these do.
-QUICK = ("norms", "updates-4B", "engine-pocket", "demo", "step", "trl")
+#: Quick forms, and those that need no engine; of the others one would show what these do.
+ALONE = ("selfcheck-4B", "selfcheck-pocket", "passes", "norms", "updates-4B-512")
+QUICK = (*ALONE, "engine-pocket", "demo", "step", "trl")
 
 
 def chosen(wanted: list[str] | None, quick: bool) -> list[str]:
-    """The parts of these names; ``updates`` means both."""
-    known = QUICK if quick else tuple(PARTS)
+    """The parts of these names, in their order; ``updates`` means all of them."""
+    known = [name for name in PARTS if name in QUICK or not quick]
     if wanted is None:
-        return list(known[:2] if quick else known)
+        return [name for name in known if name in ALONE or not quick]
     unknown = [one for one in wanted if not any(_belongs(name, one) for name in known)]
     if unknown:
         raise SystemExit(f"gpu.py: no part {unknown[0]!r}: choose of {', '.join(known)}")
@@ -105,7 +115,7 @@ def run(name: str, part: Part, quick: bool) -> dict[str, Any]:
         lines, log = Path(temporary) / "lines", Path(temporary) / "log"
         command = [sys.executable, __file__, "--part", name, "--into", str(lines), *["--quick"] * quick]
         with log.open("w") as output:
-            environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if quick else {})
+            environment = os.environ | ({"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if quick else {})
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
         try:
             status = process.wait(part.limit)

@@ -26,8 +26,6 @@ from oblr.policy.attention import choose_attention
 from oblr.policy.model import TokenScorer
 
 WARM_UP, ROUNDS, WORKERS = 2, 5, 6
-#: (tokens a sequence, checkpointing) by size
-SHAPES = {"4B": [("512", False), ("2048", False), ("2048", True)], "8B": [("2048", False), ("512", False)]}
 Update = Callable[[], None]
 
 
@@ -92,10 +90,12 @@ def hide_gpus() -> None:
     torch.set_num_threads(1)
 
 
-def of_size(size: str, pool: Executor, speed: Speed | None) -> Iterator[Figure | str]:
-    cases = [Case(size, tokens, kind, kept) for tokens, kept in SHAPES[size] for kind in kinds_of(size, kept)]
-    counts: dict[Case, Future[Count]] = {case: pool.submit(case.count) for case in cases} if speed else {}
-    config = cases[0].config
+def of_shape(
+    size: str, tokens: str, checkpointing: bool, pool: Executor, speed: Speed | None
+) -> Iterator[Figure | str]:
+    cases = {kind: Case(size, tokens, kind, checkpointing) for kind in kinds_of(size, checkpointing)}
+    counts: dict[str, Future[Count]] = {kind: pool.submit(case.count) for kind, case in cases.items()} if speed else {}
+    config = next(iter(cases.values())).config
     attention = choose_attention(config, GPU, torch.bfloat16)
     yield f"attention: {attention}"
     if find_spec("liger_kernel") is None:
@@ -103,34 +103,28 @@ def of_size(size: str, pool: Executor, speed: Speed | None) -> Iterator[Figure |
     scorer = TokenScorer(random_model(config, attention, fused=True), 1.0)
     for p in scorer.parameters():
         p.grad = torch.zeros_like(p)
-    measured: dict[Case, tuple[float, float]] = {}
-    for tokens, checkpointing in SHAPES[size]:
-        if checkpointing:
-            scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        else:
-            scorer.lm.gradient_checkpointing_disable()
-        lengths = BATCHES[tokens].full(TOKENS)
-        kinds = updates(scorer, BATCHES[tokens], kinds_of(size, checkpointing), True)
-        times, peaks, too_large = timed(scorer, kinds)
-        flops = model_flops(config, lengths, sum(lengths) - PROMPT * len(lengths))
-        for kind, time in times.items():
-            case = Case(size, tokens, kind, checkpointing)
-            measured[case] = time, peaks[kind]
-            yield Figure(f"{case.name}: measured", 1e3 * time, "ms")
-            if "plain" in times:
-                yield Figure(f"{case.name}: measured over plain", time / times["plain"], "× plain")
-            yield Figure(f"{case.name}: peak memory", peaks[kind], "GiB")
-            if speed:
-                yield Figure(f"{case.name}: MFU", flops / time / speed.peak, "")
-        for kind in too_large:
-            yield f"{Case(size, tokens, kind, checkpointing).name}: does not fit"
+    if checkpointing:
+        scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    lengths = BATCHES[tokens].full(TOKENS)
+    times, peaks, too_large = timed(scorer, updates(scorer, BATCHES[tokens], list(cases), True))
+    flops = model_flops(config, lengths, sum(lengths) - PROMPT * len(lengths))
+    for kind, time in times.items():
+        name = cases[kind].name
+        yield Figure(f"{name}: measured", 1e3 * time, "ms")
+        if "plain" in times:
+            yield Figure(f"{name}: measured over plain", time / times["plain"], "× plain")
+        yield Figure(f"{name}: peak memory", peaks[kind], "GiB")
+        if speed:
+            yield Figure(f"{name}: MFU", flops / time / speed.peak, "")
+    for kind in too_large:
+        yield f"{cases[kind].name}: does not fit"
     if not speed:
         yield f"nothing is predicted: the speed of {torch.cuda.get_device_name()} is not known"
-    for case, (time, peak) in measured.items() if speed else ():
-        count = counts[case].result()
-        yield Figure(f"{case.name}: predicted", 1e3 * count.seconds(speed), "ms")
-        yield Figure(f"{case.name}: predicted / measured", count.seconds(speed) / time, "")
-        yield Figure(f"{case.name}: peak memory, predicted / measured", count.planned.peak.total() / GIB / peak, "")
+    for kind, time in times.items() if speed else ():
+        name, count = cases[kind].name, counts[kind].result()
+        yield Figure(f"{name}: predicted", 1e3 * count.seconds(speed), "ms")
+        yield Figure(f"{name}: predicted / measured", count.seconds(speed) / time, "")
+        yield Figure(f"{name}: peak memory, predicted / measured", count.planned.peak.total() / GIB / peaks[kind], "")
 
 
 def on_cpu() -> Iterator[Figure | str]:
@@ -148,9 +142,9 @@ def on_cpu() -> Iterator[Figure | str]:
         yield Figure(f"CPU, T=48: {kind}: predicted / measured", predict(work, speed).seconds / time, "")
 
 
-def measure(quick: bool, size: str) -> Iterator[Figure | str]:
+def measure(quick: bool, size: str, tokens: str, checkpointing: str = "") -> Iterator[Figure | str]:
     if quick:
         yield from on_cpu()
         return
     with ProcessPoolExecutor(WORKERS, get_context("spawn"), hide_gpus) as pool:
-        yield from of_size(size, pool, speed_of(torch.cuda.get_device_name()))
+        yield from of_shape(size, tokens, bool(checkpointing), pool, speed_of(torch.cuda.get_device_name()))

@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import gpu
+import gpu_selfcheck
 import pytest
 from conftest import ROOT
 from gpu import PARTS, Part, chosen, measured, run
+from planted import FAULTS, deep
 from report import Figure
+
+from oblr.errors import SettingError
 
 
 def lines(path):
@@ -78,9 +83,30 @@ def test_only_what_was_measured_whole_and_under_the_same_conditions_is_kept(tmp_
 
 def test_the_choice_of_parts():
     assert chosen(None, quick=False) == list(PARTS)
-    assert chosen(["updates", "norms"], quick=False) == ["norms", "updates-4B", "updates-8B"]
-    with pytest.raises(SystemExit, match=r"^gpu\.py: no part 'upd': choose of norms"):
+    assert chosen(["updates-8B", "norms"], quick=False) == ["norms", "updates-8B-2048", "updates-8B-512"]
+    with pytest.raises(SystemExit, match=r"^gpu\.py: no part 'upd': choose of selfcheck-4B"):
         chosen(["upd"], quick=True)
+
+
+def test_the_first_hour_begins_with_the_self_check_and_no_part_can_take_it():
+    for quick in (False, True):
+        assert [PARTS[name].module for name in chosen(None, quick)[:3]] == ["gpu_selfcheck"] * 2 + ["gpu_passes"]
+    assert all(part.limit <= 120 for part in PARTS.values())
+
+
+@pytest.mark.parametrize("fault", [None, *list(FAULTS)[:1]])
+def test_the_self_check_shows_its_numbers_before_it_refuses(monkeypatch, fault):
+    lm = deep("qwen3", 2)
+    monkeypatch.setattr(gpu_selfcheck, "policy", lambda model, quick: (lm, False))
+    shown = []
+    with FAULTS[fault](lm) if fault else nullcontext(), pytest.raises(SettingError) if fault else nullcontext():
+        for one in gpu_selfcheck.measure(True, "planted"):
+            shown.append(one)
+    (over,) = (one for one in shown if isinstance(one, Figure) and one.target)
+    found = {one.name: one.value for one in shown if isinstance(one, Figure)}
+    name = "self-check, planted, in float32: largest difference"
+    assert over.value == pytest.approx(found[name] / found[f"{name}: its limit"])
+    assert over.holds == (fault is None)
 
 
 def test_without_a_gpu_the_full_form_is_refused_in_one_line():
