@@ -25,7 +25,7 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
 from oblr.plan import update
-from oblr.plan.dry_run import Bytes, fake_world
+from oblr.plan.dry_run import Bytes, DryRun, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
 from oblr.plan.report import memory_table, verdict
@@ -182,6 +182,23 @@ def test_a_dry_run_of_a_gpu_leaves_models_as_they_are():
     before = lm(input_ids=ids).logits
     plan_update(policy(), lm.config, World(), Batch(2, 2, 24, 12))
     assert torch.equal(lm(input_ids=ids).logits, before)
+
+
+def test_what_is_written_into_has_the_shape_that_it_would_have():
+    """Torch is asked once where it has that already, and every time where it takes another."""
+    run, asked = DryRun(), []
+    with run.fake:
+        a, b = torch.ones(3, 4), torch.ones(4, 5)
+        right, others = torch.empty(3, 5), [torch.empty(0), torch.empty(0)]
+    dispatch = run.fake.dispatch
+    run.fake.dispatch = lambda func, *given: asked.append(func) or dispatch(func, *given)
+    with run:
+        for _ in range(3):
+            assert torch.mm(a, b, out=right) is right
+        assert len(asked) == 1
+        for other in others:
+            assert torch.mm(a, b, out=other).shape == right.shape
+    assert run.work.total("flops") == 5 * 2 * 3 * 4 * 5
 
 
 @pytest.mark.parametrize("passes", ["one", "two"])

@@ -121,12 +121,17 @@ def test_what_is_stopped_before_its_first_step_leaves_nothing(tmp_path, number):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("asked", ["--help", "plan=true"])
+#: One dry run, of a few sequences.
+PLANNED = ["plan=true", "requires.gpu_memory_gib=80", "rollout.prompts_per_step=2", "rollout.group_size=2"]
+PLANNED += ["planned.prompt=64", "planned.response=64"]
+
+
+@pytest.mark.parametrize("asked", [["--help"], PLANNED], ids=["--help", "plan=true"])
 def test_output_that_nobody_reads_ends_the_program_without_a_word(asked):
     """As behind ``| head``: no traceback, and a shell's status for it."""
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "src/train.py", "experiment=pocket", asked]
+    command = [sys.executable, "src/train.py", "experiment=pocket", *asked]
     done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
