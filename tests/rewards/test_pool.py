@@ -299,11 +299,13 @@ def test_verdicts_are_remembered_by_problem_and_answer(tmp_path):
 
 @pytest.mark.parametrize("level", sorted({best(), "limits"}))
 def test_workers_end_with_the_run_however_it_ends(level):
+    processes = 6 if level == "namespaces" else 4
     program = (
         "import os, signal, threading\n"
         "from test_pool import RewardPool, obedient, score, started\n"
         f"pool = RewardPool(obedient, workers=2, timeout=1000, level={level!r})\n"
-        "score(pool, ['doze 0.7'] * 4)\n"
+        f"while len(sum(started(pool), [])) < {processes}:\n"
+        "    score(pool, ['doze 0.7'] * 4)\n"
         "print(*sum(started(pool), []), flush=True)\n"
         "threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()\n"
         "score(pool, ['hold', 'sleep'])\n"
@@ -314,7 +316,7 @@ def test_workers_end_with_the_run_however_it_ends(level):
     )
     assert run.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in run.stdout.split()]
-    assert len(pids) == (6 if level == "namespaces" else 4)
+    assert len(pids) == processes
     assert gone(pids)
 
 
