@@ -25,6 +25,7 @@ NAMES = [
     "lost",
     "models",
     "observers",
+    "overlap",
     "overshoot",
     "page",
     "plan",

@@ -35,9 +35,8 @@ class Marking(ReasoningGymReward):
 class Odd(HFEngine):
     """Says what ``habits`` are: silent, or tells of other responses, or of nonsense, or dies after the first batch."""
 
-    def __init__(self, *habits):
+    def __init__(self):
         super().__init__(str(POCKET), "float32", batch_size=4)
-        self.habits = cycle(habits or [""])
 
     def generate(self, prompts, sampling, seeds, done=None):
         habit, told = next(self.habits), []
@@ -62,27 +61,36 @@ class Odd(HFEngine):
         return groups
 
 
-def rollouts(file, *habits):
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    file = tmp_path_factory.mktemp("overlap") / "asked"
     data = in_a_run(
         engine="odd",
-        engines={"odd": partial(Odd, *habits)},
-        reward=Marking(str(file)),
-        reward_pool=partial(RewardPool, workers=1, level="limits"),
+        engines={"odd": Odd},
         train=chain_sums(20, seed=1),
         held_out=chain_sums(4, seed=2),
-        group_size=3,
+        reward=Marking(str(file)),
+        reward_pool=partial(RewardPool, workers=1, level="limits"),
         prompts_per_step=4,
+        group_size=3,
         max_new_tokens=16,
     )
-    found = data.rollouts(data.held_out, data.sampling, range(0, 40, 10))
+    yield data
     data.teardown("fit")
-    return found, Path(file).read_text().split()
+
+
+def rollouts(data, *habits):
+    """Those of an engine with these habits, one a life, and the names of the problems that were scored."""
+    data.engine.habits, data.restarted, file = cycle(habits or [""]), 0, Path(data.reward.file)
+    file.write_text("")
+    found = data.rollouts(data.held_out, data.sampling, range(0, 40, 10))
+    return found, file.read_text().split()
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory):
+def expected(data):
     """With an engine that tells nothing: all is scored when all has ended."""
-    found, asked = rollouts(tmp_path_factory.mktemp("expected") / "asked", "is silent")
+    found, asked = rollouts(data, "is silent")
     assert len(asked) == 12
     return found
 
@@ -98,24 +106,24 @@ def expected(tmp_path_factory):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_rollouts_do_not_depend_on_what_is_told(habits, scored, tmp_path, expected):
-    found, asked = rollouts(tmp_path / "asked", *habits)
+def test_rollouts_do_not_depend_on_what_is_told(habits, scored, data, expected):
+    found, asked = rollouts(data, *habits)
     assert found == expected
     assert set(asked) == {one.problem.id for one in expected}
     assert len(asked) >= 12 if scored is None else len(asked) == scored
 
 
-def test_the_first_are_scored_while_the_engine_samples(tmp_path, monkeypatch):
+def test_the_first_are_scored_while_the_engine_samples(data, monkeypatch):
     """The engine goes on with its second batch when a response of its first has been scored."""
-    file, generate, asked = tmp_path / "asked", HFEngine._generate, []
+    generate, asked = HFEngine._generate, []
 
     def waiting(self, rows, sampling, seeds):
-        while asked and not file.exists():
+        while asked and not Path(data.reward.file).read_text():
             time.sleep(0.01)
         asked.append(rows)
         return generate(self, rows, sampling, seeds)
 
     monkeypatch.setattr(HFEngine, "_generate", waiting)
-    found, _ = rollouts(file)
+    found, _ = rollouts(data)
     assert len(asked) == 3
     assert len(found) == 12
