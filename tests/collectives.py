@@ -80,10 +80,15 @@ class Record(Callback):
         Path(f"{self.path}-{trainer.global_rank}.json").write_text(json.dumps(self.recorder.seen))
 
 
-def recorded(path: Path) -> list[list[Any]]:
-    """What :class:`Record` has written, of two ranks: the same on both."""
-    first, second = (json.loads(Path(f"{path}-{rank}.json").read_text()) for rank in range(2))
-    assert first == second
+def recorded(path: Path, ranks: int = 2, copies: int = 1) -> list[list[Any]]:
+    """What :class:`Record` has written, of all ranks: the same on each.
+
+    Of sharded copies, ranks with another shard exchange another number of rows with the other copies.
+    """
+    first, *others = seen = [json.loads(Path(f"{path}-{rank}.json").read_text()) for rank in range(ranks)]
+    for rank, other in enumerate(others, 1):
+        assert other == (first if copies == 1 else seen[rank % (ranks // copies)])
+        assert [step[:2] for step in other] == [step[:2] for step in first]
     return first
 
 

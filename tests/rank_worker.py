@@ -1,7 +1,10 @@
 """One step of a tiny policy on given rollouts, on one process or two; the test of ranks compares the results."""
 
+import os
+import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,8 @@ WATCHED = {
     "adaptive": AdaptiveBaseline,
     "history": HistoryBaseline,
 }
+#: processes, where they are not two
+RANKS = {"single": 1, "four": 4, "hybrid": 4}
 #: what happens to a response of the second rank, in one step after the other
 POISONED = ("reward is nan", "log π − log μ is inf", "gradient overflows")
 #: what the policy is told, and for how many steps it is trained
@@ -87,6 +92,14 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
         },
         2,
     ),
+    "kept": (
+        lambda: {
+            "baseline": GradientWeightedBaseline(),
+            "loss": PolicyGradientLoss("none"),
+            "schedule": SNRSchedule(0.1, "plug_in"),
+        },
+        2,
+    ),
     "lora": (
         lambda: {
             "baseline": GradientWeightedBaseline(),
@@ -106,6 +119,9 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
         1 + len(POISONED),
     ),
 }
+
+
+SETTINGS["resumed"] = SETTINGS["kept"]
 
 
 def observers() -> list[L.Callback]:
@@ -162,14 +178,35 @@ def is_tied(folder: Path) -> bool:
     return folder.name.startswith("tied")
 
 
-def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str, precision: str, folder: Path) -> None:
-    strategy = {"single": SingleDevice, "ddp": DDP, "fsdp": FSDP, "offloaded": FSDP}[kind]()
+class Save(L.Callback):
+    """Writes a checkpoint of this kind of run after its first step."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.current_epoch == 0:
+            trainer.save_checkpoint(self.path)
+
+
+def main(
+    settings: str,
+    kind: str,
+    passes: str,
+    token_budget: int,
+    rewards: str,
+    precision: str,
+    folder: Path,
+    resumed: str | None,
+) -> None:
+    sharded = {"fsdp": FSDP, "offloaded": FSDP, "four": FSDP, "hybrid": partial(FSDP, replicas=2)}
+    strategy = ({"single": SingleDevice, "ddp": DDP} | sharded)[kind]()
     make, steps = SETTINGS[settings]
     policy = PolicyModule(
         path=str(folder / "model"),
         dtype="float32",
         gradnorm=GradNorms("exact", passes),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0, momentum=0.9),
         temperature=1.0,
         token_budget=token_budget,
         logprob_gap_mean=100.0,
@@ -182,21 +219,24 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
     trainer = L.Trainer(
         max_epochs=steps,
         accelerator="cpu",
-        devices=1 if kind == "single" else 2,
+        devices=RANKS.get(kind, 2),
         strategy=strategy,
         precision=precision,
-        callbacks=[keep, *observers(), Record(str(folder / f"{settings}-{passes}"))],
+        callbacks=[
+            *(keep, *observers(), Record(str(folder / f"{settings}-{passes}"))),
+            *[Save(folder / f"checkpoint-{kind}")] * (settings == "kept"),
+        ],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     rollouts = drawn_by(tiny_model(is_tied(folder)), make_rollouts(LENGTHS, REWARDS[rewards]), 1.0, drift=0.3)
-    trainer.fit(policy, Share(rollouts, trainer, settings == "poisoned"))
+    share = Share(rollouts, trainer, settings == "poisoned")
+    trainer.fit(policy, share, ckpt_path=resumed and folder / f"checkpoint-{resumed}", weights_only=True)
     report = keep.report
-    sharded = kind in ("fsdp", "offloaded")
     for p in policy.parameters():  # the optimizer's own, which a checkpoint is made of
-        assert isinstance(p, DTensor) == sharded
+        assert isinstance(p, DTensor) == (kind in sharded)
         assert p.dtype == torch.float32
     result = {
         "baseline": flattened(policy.baseline),
@@ -211,11 +251,29 @@ def main(settings: str, kind: str, passes: str, token_budget: int, rewards: str,
         torch.save(result, folder / f"{settings}-{passes}.pt")
 
 
+def fork(ranks: int) -> list[int]:
+    """Makes this process the first of so many, which have imported all that it has; returns the others."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "LOCAL_RANK": "0"}
+    others = []
+    for rank in range(1, ranks):
+        others.append(os.fork())
+        if not others[-1]:
+            os.environ["LOCAL_RANK"] = str(rank)
+            return []
+    return others
+
+
 if __name__ == "__main__":
     kind, rewards, precision, logits, path, *runs = sys.argv[1:]
+    others = fork(RANKS[kind]) if RANKS.get(kind, 2) > 2 else []
     head.SLICE = int(logits)
     folder = Path(path)
     if not (folder / "model").exists():
         tiny_model(is_tied(folder)).save_pretrained(folder / "model")
-    for settings, passes, token_budget in (one.split(":") for one in runs):
-        main(settings, kind, passes, int(token_budget), rewards, precision, folder)
+    for one in runs:
+        settings, passes, token_budget, own, resumed = [*one.split(":"), *[""] * 2][:5]
+        main(settings, own or kind, passes, int(token_budget), rewards, precision, folder, resumed or None)
+    assert all(os.waitpid(other, 0)[1] == 0 for other in others)

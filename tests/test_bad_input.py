@@ -46,6 +46,14 @@ def check(result, setting, *words):
         (["rollout.stop=['']"], "rollout.stop", ["at least 1"]),
         (["trainer=[nan]"], "trainer", ["there is no trainer/[nan] (use some of ddp, fsdp, single)"]),
         (["trainer=fsdp", "trainer.devices=3"], "rollout.prompts_per_step", ["4 prompts", "3 devices"]),
+        *(
+            (["trainer=fsdp", f"trainer.devices={ranks}", f"trainer.strategy.replicas={copies}"], *said)
+            for ranks, copies, *said in (
+                (4, 3, "trainer.strategy.replicas", ["4 ranks", "3 copies"]),
+                (2, 2, "trainer.strategy.replicas", ["trainer=ddp"]),
+            )
+        ),
+        (["trainer=ddp", "trainer.devices=2", "trainer.strategy.replicas=2"], "trainer.strategy.replicas", []),
         (["rollout.max_new_tokens=125"], "rollout.max_model_len", ["exceeds 128"]),
         (["rollout.max_model_len=1000"], "rollout.max_model_len", ["context of 256"]),
         (["rollout.engine=sglang"], "rollout.engine", ["sglang"]),

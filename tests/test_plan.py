@@ -120,6 +120,16 @@ def test_shards_are_those_of_fsdp(size, ranks):
     assert planned.moved_by_sync == {"all-gather": pytest.approx(in_bfloat16, rel=1e-3)}
 
 
+def test_copies_hold_what_as_many_shards_hold_and_exchange_gradients_besides():
+    config, batch = architecture("4B"), Batch(1, 2, 32, 16)
+    adamw = (policy(optimizer=torch.optim.AdamW, baseline=RLOOBaseline) for _ in range(2))
+    worlds = World(8, sharded=True, mixed=True), World(16, sharded=True, replicas=2, mixed=True)
+    one, two = (plan_update(each, config, world, batch) for each, world in zip(adamw, worlds, strict=True))
+    assert two.resident == one.resident
+    assert two.moved_by_sync == one.moved_by_sync
+    assert two.moved - one.moved == {"all-reduce": pytest.approx(one.resident["weights"], rel=1e-3)}
+
+
 @pytest.mark.parametrize(
     ("world", "depths", "passes", "lora"),
     [

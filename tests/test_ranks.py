@@ -8,7 +8,7 @@ import torch
 import warm
 from collectives import recorded
 from conftest import ROOT, VOCAB
-from rank_worker import LENGTHS, POISONED
+from rank_worker import LENGTHS, POISONED, RANKS
 from safetensors.torch import load_file
 
 from oblr.gradnorm.head import SLICE
@@ -19,17 +19,19 @@ OF_SQUARED_RATIOS = 2 * max(LENGTHS) * 4 * torch.finfo(torch.float32).eps / 2
 
 
 def run(folder, kind, rewards, *runs, precision="32-true", logits=SLICE):
-    """What each of the runs results in: settings of ``rank_worker.py``, passes and token budget.
+    """What each of the runs results in: settings of ``rank_worker.py``, passes, token budget; another kind, and whose
+    checkpoint it goes on from.
 
-    ``logits`` are held at once. Two ranks must have taken part in the same collectives.
+    ``logits`` are held at once. All ranks must have taken part in the same collectives.
     """
     arguments = kind, rewards, precision, str(logits), str(folder)
     command = [str(ROOT / "tests" / "rank_worker.py"), *arguments, *runs]
     result = warm.run(command, ROOT, os.environ, timeout=240)
     assert result.returncode == 0, result.stderr
     names = ["-".join(one.split(":")[:2]) for one in runs]
-    if kind != "single":
-        assert all(recorded(folder / name) for name in names)
+    for name, one in zip(names, runs, strict=True) if kind != "single" else ():
+        own = (one.split(":")[3:] or [kind])[0]
+        assert recorded(folder / name, RANKS.get(own, 2), 2 if own == "hybrid" else 1)
     return [torch.load(Path(folder) / f"{name}.pt") for name in names]
 
 
@@ -95,6 +97,18 @@ def test_two_ranks_equal_one_process(tmp_path, tying, rewards, ways):
         runs = [f"{name}:{passes}" for name, passes in pairs]
         for name, both, single in zip(runs, run(folder, kind, rewards, *runs), singles, strict=True):
             assert_equal(both, single, f"{kind} {name}")
+
+
+def test_copies_that_are_sharded_equal_one_process(tmp_path):
+    """Four ranks as two copies of two shards each, beside all four as one; checkpoints go from one to the other."""
+    folder = tmp_path / "tied"
+    folder.mkdir()
+    kept, lora = run(folder, "single", "mixed", "kept:two:60", "lora:two:60")
+    runs = {"kept:one:40": kept, "lora:two:60": lora, "resumed:two:60:four:hybrid": kept}
+    for (name, single), four in zip(runs.items(), run(folder, "hybrid", "mixed", *runs), strict=True):
+        assert_equal(four, dict(single), name)
+    (resumed,) = run(folder, "single", "mixed", "resumed:one:60:single:hybrid")
+    assert_equal(resumed, kept, "resumed by one process")
 
 
 def test_unequal_shares_do_not_hang(tmp_path):

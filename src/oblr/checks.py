@@ -256,6 +256,17 @@ def count_ranks(devices: Any, num_nodes: int) -> int:
     return num_nodes * (max(torch.cuda.device_count(), 1) if isinstance(devices, str) else len(devices))
 
 
+def check_replicas(replicas: int, devices: Any, num_nodes: int) -> None:
+    """Whether the ranks can be shared out between so many sharded copies of the policy."""
+    ranks = count_ranks(devices, num_nodes)
+    if replicas > 1 and (ranks % replicas or ranks == replicas):
+        raise SettingError(
+            "trainer.strategy.replicas",
+            f"{ranks} ranks are not {replicas} copies of as many shards each, of two at least",
+            "use a smaller divisor of trainer.devices × trainer.num_nodes, or trainer=ddp for whole copies",
+        )
+
+
 def check_batch(
     baseline: Baseline, schedule: Schedule, prompts_per_step: int, group_size: int, devices: Any, num_nodes: int
 ) -> None:

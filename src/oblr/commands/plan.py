@@ -9,7 +9,15 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from transformers import PretrainedConfig
 
-from oblr.checks import check_batch, check_engine, check_policy, count_ranks, reported_gib, weight_shapes
+from oblr.checks import (
+    check_batch,
+    check_engine,
+    check_policy,
+    check_replicas,
+    count_ranks,
+    reported_gib,
+    weight_shapes,
+)
 from oblr.errors import SettingError
 from oblr.plan.duration import Duration, Usual
 from oblr.plan.machine import this_cpu
@@ -78,7 +86,9 @@ def speed_of(cfg: DictConfig) -> Speed:
         return this_cpu()
     if cfg.planned.gpu not in GPUS:
         raise SettingError("planned.gpu", f"{cfg.planned.gpu!r} is unknown", f"use one of {', '.join(GPUS)}")
-    return between_nodes(GPUS[cfg.planned.gpu], cfg.trainer.num_nodes)
+    nodes, replicas = cfg.trainer.num_nodes, cfg.trainer.strategy.get("replicas", 1)
+    ranks = count_ranks(cfg.trainer.devices, nodes)
+    return between_nodes(GPUS[cfg.planned.gpu], nodes, apart=(ranks // nodes) % max(1, ranks // replicas) == 0)
 
 
 def usual(cfg: DictConfig) -> Usual:
@@ -107,11 +117,13 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
         *(cfg.trainer.devices, cfg.trainer.num_nodes),
     )
-    strategy = cfg.trainer.strategy._target_
+    strategy, replicas = cfg.trainer.strategy._target_, cfg.trainer.strategy.get("replicas", 1)
+    check_replicas(replicas, cfg.trainer.devices, cfg.trainer.num_nodes)
     gpu = on_gpu(cfg)
     world = World(
         ranks=ranks,
         sharded=strategy == "oblr.run.strategies.FSDP",
+        replicas=replicas,
         mixed=cfg.trainer.precision == "bf16-mixed",
         checkpointing=int(cfg.policy.activation_checkpointing),
         gpu=gpu,
@@ -168,6 +180,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[list[str]]:
     budgets = [whole] * (plan.token_budget < whole) + [plan.token_budget // 2, plan.token_budget // 4]
     options: list[tuple[bool, dict[str, Any]]] = [
         (not plan.world.sharded and ranks > 1, {"trainer": "fsdp", "trainer.devices": ranks // nodes}),
+        (plan.world.replicas > 1, {"trainer.strategy.replicas": 1}),
         (plan.passes == "one", {"gradnorm.passes": "two"}),
         (plan.world.checkpointing != 1, {"policy.activation_checkpointing": "true"}),
         *((True, {"policy.token_budget": budget}) for budget in budgets),

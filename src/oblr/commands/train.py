@@ -26,6 +26,7 @@ from oblr.checks import (
     check_machine,
     check_model,
     check_policy,
+    check_replicas,
     check_served,
     find_checkpoint,
     runs_vllm,
@@ -85,6 +86,7 @@ def main(cfg: DictConfig) -> None:
     held, places = ExitStack(), folders_of(cfg) if first else {}  # one rank speaks for all
     resumed = {name: place for name, place in places.items() if cfg.ckpt_path is not None and place.is_dir()}
     unlocked = [held.enter_context(sole_user(place, name)) for name, place in resumed.items()]
+    check_replicas(cfg.trainer.strategy.get("replicas", 1), cfg.trainer.devices, cfg.trainer.num_nodes)
     check_interfaces(cfg.trainer.num_nodes)
     check_machine(**cfg.requires, vllm=runs_vllm(cfg.rollout.engine, cfg.rollout.engines))
     config = check_policy(cfg.policy.path, cfg.policy.dtype, cfg.rollout.max_model_len)

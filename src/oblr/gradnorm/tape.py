@@ -200,8 +200,11 @@ def _room(p: nn.Parameter) -> Tensor | None:
 
 def _add_gradient(p: nn.Parameter, gradient: Tensor) -> None:
     if isinstance(p, DTensor):
-        local = DTensor.from_local(gradient / p.device_mesh.size(), p.device_mesh, [Partial()] * p.device_mesh.ndim)
-        gradient = local.redistribute(placements=p.placements)
+        mesh, placements = p.device_mesh, [Partial()] * p.device_mesh.ndim
+        gradient = DTensor.from_local(gradient / mesh.size(), mesh, placements)
+        for i in reversed(range(mesh.ndim)):  # within a copy first: between copies shards travel alone
+            placements[i] = p.placements[i]
+            gradient = gradient.redistribute(placements=placements)
     if p.grad is None:
         p.grad = gradient.to(p.device, p.dtype)
     else:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,13 +24,32 @@ Place = tuple[str, int]
 #: Floating-point tensors of more elements are never made, on the device none.
 SMALL = 2**14
 _INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten._unsafe_index.Tensor}
-#: collective → its name, and which argument is the larger one
-_COLLECTIVES = {
-    torch.ops.c10d._allgather_base_.default: ("all-gather", 0),
-    torch.ops.c10d._reduce_scatter_base_.default: ("reduce-scatter", 1),
-    torch.ops._c10d_functional.all_gather_into_tensor.default: ("all-gather", None),
-    torch.ops._c10d_functional.reduce_scatter_tensor.default: ("reduce-scatter", 0),
+#: collective → its name, and the bytes that a rank receives, told by the arguments
+_COLLECTIVES: dict[Any, tuple[str, Callable[..., int]]] = {
+    torch.ops.c10d._allgather_base_.default: ("all-gather", lambda whole, own, *_: whole.nbytes - own.nbytes),
+    torch.ops.c10d._reduce_scatter_base_.default: ("reduce-scatter", lambda own, whole, *_: whole.nbytes - own.nbytes),
+    torch.ops.c10d.allreduce_.default: (
+        "all-reduce",
+        lambda each, group, *_: _in_a_ring(sum(x.nbytes for x in each), torch.distributed.ProcessGroup.unbox(group)),
+    ),
+    torch.ops._c10d_functional.all_gather_into_tensor.default: (
+        "all-gather",
+        lambda own, ranks, *_: own.nbytes * (ranks - 1),
+    ),
+    torch.ops._c10d_functional.reduce_scatter_tensor.default: (
+        "reduce-scatter",
+        lambda whole, _, ranks, *__: whole.nbytes * (ranks - 1) // ranks,
+    ),
+    torch.ops._c10d_functional.all_reduce.default: (
+        "all-reduce",
+        lambda x, _, name: _in_a_ring(x.nbytes, _resolve_process_group(name)),
+    ),
 }
+
+
+def _in_a_ring(size: int, group: Any) -> int:
+    """Bytes that a rank receives to have the sum of all ranks' ``size``."""
+    return 2 * size * (group.size() - 1) // group.size()
 
 
 class DryRun(TorchDispatchMode):
@@ -238,12 +258,8 @@ class DryRun(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def move(self, func: Any, args: Any) -> None:
-        name, larger = _COLLECTIVES[func]
-        if larger is None:
-            self.moved[name] += args[0].nbytes * (args[1] - 1)
-        else:
-            ranks = torch.distributed.get_world_size()
-            self.moved[name] += args[larger].nbytes * (ranks - 1) // ranks
+        name, received = _COLLECTIVES[func]
+        self.moved[name] += received(*args)
 
     def see(self, tensor: Tensor, on_device: bool = True) -> None:
         storage = tensor.untyped_storage()
@@ -292,13 +308,13 @@ def _without_numbers(tensor: Tensor, there: bool | None) -> bool:
 
 
 @contextmanager
-def fake_world(ranks: int) -> Iterator[DeviceMesh]:
-    """A mesh of so many ranks, of which this process is the first and the only one; collectives do nothing."""
+def fake_world(shards: int, replicas: int = 1) -> Iterator[DeviceMesh]:
+    """A mesh as a run's strategy makes it, of which this process is the first and only rank; collectives do nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=replicas * shards)
     try:
-        yield init_device_mesh("cpu", (ranks,))
+        yield init_device_mesh("cpu", (replicas, shards) if replicas > 1 else (shards,))
     finally:
         torch.distributed.destroy_process_group()
 

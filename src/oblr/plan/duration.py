@@ -112,7 +112,9 @@ def duration(
     lengths = next(iter(live.split(token_budget)), live.full(token_budget))
     micro_batches = max(1.0, live.groups * live.group_size * usual.length / sum(lengths))
     work, once = predict(update.work, speed), predict(update.once, speed)
-    updating = micro_batches * max(work.seconds, speed.travelling(update.moved.total()))
+    of_copies = update.moved["all-reduce"]
+    travelling = speed.travelling(update.moved.total() - of_copies, of_copies)
+    updating = micro_batches * max(work.seconds, travelling)
     updating += speed.travelling(update.reduced(world))
     optimizer = once.phases["optimizer"]
     check = predict(update.work.of("forward"), speed).seconds * CHECKED * usual.length / sum(lengths)

@@ -107,7 +107,7 @@ class Plan:
         """Bytes that a rank receives in such a step, by what for."""
         moved = Bytes({name: size * self.micro_batches for name, size in self.update.moved.items()})
         moved["weight sync"] = self.update.moved_by_sync.total()
-        moved["all-reduce"] = self.update.reduced(self.world)
+        moved["all-reduce"] += self.update.reduced(self.world)
         return +moved
 
 
@@ -146,7 +146,7 @@ class Draft:
         found = engine_memory(self.engine, self.config, self.parameters, longest, self.device)
         self.engine_state, self.generating, self.kv_token = found
         shards, computed = (
-            world.ranks * world.sharded,
+            world.shards * world.sharded,
             torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name),
         )
         layout = layout_of(

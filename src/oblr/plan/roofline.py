@@ -24,6 +24,7 @@ class Speed:
         flops: a second, by dtype of the factors; dtypes that are not named are float32's.
         bandwidth: of its memory, bytes a second.
         link: bytes a second that each of several receives in a collective; 0: not known.
+        between: likewise, of the other copies of a sharded policy; 0: as ``link``.
         products: large products on tensor cores reach 0.7 to 0.8 of the peak at these sizes, where power throttles.
         attention: FlashAttention 2, which PyTorch ships, reaches 350 of an H100's 989 TFLOP/s (arXiv 2407.08608).
         streams: of memory, by kernels that read and write each element once.
@@ -37,6 +38,7 @@ class Speed:
     flops: dict[str, float]
     bandwidth: float
     link: float = 0.0
+    between: float = 0.0
     products: float = 0.75
     attention: float = 0.35
     streams: float = 0.85
@@ -49,9 +51,12 @@ class Speed:
     def peak(self) -> float:
         return max(self.flops.values())
 
-    def travelling(self, size: float) -> float:
-        """Seconds in which a rank receives ``size`` bytes; 0 where ``link`` is not known."""
-        return size / self.link if self.link else 0.0
+    def travelling(self, size: float, of_copies: float = 0.0) -> float:
+        """Seconds in which a rank receives so many bytes, and of other copies so many; 0 where ``link`` is not known.
+
+        One after the other: a shard of a gradient is whole before it goes to other copies.
+        """
+        return size / self.link + of_copies / (self.between or self.link) if self.link else 0.0
 
     def seconds(self, op: Op) -> float:
         share = self.attention if "attention" in op.name or "attn" in op.name else self.products
@@ -112,5 +117,10 @@ def model_flops(config: PretrainedConfig, lengths: list[int], targets: int, froz
     return (4 if frozen else 6) * weighted + 3 * config.num_hidden_layers * 4 * width * pairs
 
 
-def between_nodes(speed: Speed, nodes: int) -> Speed:
-    return replace(speed, link=BETWEEN_NODES) if nodes > 1 else speed
+def between_nodes(speed: Speed, nodes: int, apart: bool = False) -> Speed:
+    """Args:
+    apart: whether the shards of a copy of the policy lie within a node.
+    """
+    if nodes == 1:
+        return speed
+    return replace(speed, link=speed.link if apart else BETWEEN_NODES, between=BETWEEN_NODES)

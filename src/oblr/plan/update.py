@@ -44,6 +44,7 @@ class World:
     Attributes:
         ranks: devices.
         sharded: whether FSDP2 shares the policy out between them.
+        replicas: copies of the policy that are shared out, where it is sharded.
         mixed: bfloat16 products of weights that are kept in ``policy.dtype``.
         checkpointing: of the activations of every so many-th block; 0: of none.
         gpu: whether operations take a GPU's ways; optimizers then handle all parameters at once.
@@ -51,9 +52,15 @@ class World:
 
     ranks: int = 1
     sharded: bool = False
+    replicas: int = 1
     mixed: bool = False
     checkpointing: int = 0
     gpu: bool = True
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share a copy of the policy out, if it is sharded."""
+        return self.ranks // self.replicas
 
 
 @dataclass(frozen=True)
@@ -216,7 +223,7 @@ def _places(peaks: dict[Place, Bytes], layers: int, edges: tuple[int, int]) -> d
 def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch: Batch) -> _Run:
     run = DryRun()
     policy.to(DEVICE)
-    with fake_world(world.ranks) as mesh, ExitStack() as ways:
+    with fake_world(world.shards, world.replicas) as mesh, ExitStack() as ways:
         scorer = _scorer(run, policy, config, world, mesh, ways, adapted=True)
         policy.scorer = scorer
         parameters = {name: p for name, p in scorer.named_parameters() if p.requires_grad}

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from oblr.errors import RunError, SettingError
 from oblr.gradnorm.precision import no_autocast
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import TokenScorer, copies
 from oblr.run.ranks import of_run
 from oblr.types import Rollout
 
@@ -138,9 +138,10 @@ def squares(scorer: TokenScorer) -> Tensor:
     found = []
     for p in trained(scorer.lm).values():
         grad = torch.zeros(1) if p.grad is None else p.grad
+        of_ranks = copies(grad) if isinstance(grad, DTensor) else 1
         grad = grad.to_local() if isinstance(grad, DTensor) else grad
         rows = torch.linalg.vector_norm(grad, dim=-1, dtype=torch.float32)  # a sum of a million would be 1e-4 off
-        found.append(rows.double().square().sum().to(device(scorer)))
+        found.append((rows.double().square().sum() / of_ranks).to(device(scorer)))
     return of_run().reduce(torch.stack(found)) if scorer.sharded else torch.stack(found)
 
 

@@ -1,6 +1,7 @@
 """Score with a Hugging Face causal LM, shard and export it."""
 
 import functools
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -47,6 +48,12 @@ def whole(p: Tensor, dtype: torch.dtype) -> Tensor:
     shard = weight.to_local().to(of_run().device, dtype)  # which may lie in host memory
     mesh, placements = weight.device_mesh, weight.placements
     return DTensor.from_local(shard, mesh, placements, shape=weight.shape, stride=weight.stride()).full_tensor()
+
+
+def copies(x: DTensor) -> int:
+    """How many ranks have the same shard."""
+    sizes = zip(x.device_mesh.shape, x.placements, strict=True)
+    return math.prod(size for size, placement in sizes if placement.is_replicate())
 
 
 class TokenScorer(nn.Module):
@@ -109,7 +116,7 @@ class TokenScorer(nn.Module):
         """FSDP2: each transformer block a unit of its own, embedding, last norm and head in the root's.
 
         Args:
-            mesh: of one dimension, over which rows are shared.
+            mesh: of one dimension, over which rows are shared; or of two: copies, and ranks that share one out.
             compute_dtype: of the gathered weights, if another one; gradients are reduced in float32.
             cpu_offload: keep shards, gradients and optimizer state in host memory.
 

@@ -71,7 +71,8 @@ def settle_here(policy: "PolicyModule", group_size: int) -> None:
         return
     longest = getattr(getattr(policy.trainer, "datamodule", None), "max_model_len", None) or 0
     ranks, sharing = of_run(), policy.trainer.num_devices
-    shards, bucketed = ranks.count if policy.device_mesh else 0, isinstance(policy.trainer.strategy, DDP)
+    mesh, bucketed = policy.device_mesh, isinstance(policy.trainer.strategy, DDP)
+    shards = mesh.shape[-1] if mesh else 0
     needs = Needs(
         policy.scorer.lm, layout_of(policy, policy.computed_in, shards, bucketed, policy.beside, group_size * longest)
     )

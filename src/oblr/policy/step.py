@@ -25,7 +25,7 @@ from oblr.policy.fused import fuse
 from oblr.policy.judgement import Refusals
 from oblr.policy.loading import checkpoint_blocks, load_config, load_model, weights_digest
 from oblr.policy.logged import LogsOnce
-from oblr.policy.model import TokenScorer, load_sharded
+from oblr.policy.model import TokenScorer, copies, load_sharded
 from oblr.policy.reference import Reference
 from oblr.policy.report import put_together, tags
 from oblr.policy.selfcheck import check
@@ -141,7 +141,7 @@ class PolicyModule(LogsOnce):
                 lora.attach(lm, mixed=self.compute_dtype is not None)
             return TokenScorer(lm, self.temperature).to(device)
         return load_sharded(
-            *(self.path, self.dtype_name, self.temperature, self.device_mesh["data_parallel"]),
+            *(self.path, self.dtype_name, self.temperature, self.device_mesh),
             *(self.compute_dtype, self.cpu_offload, attention, lora),
         )
 
@@ -312,7 +312,7 @@ class PolicyModule(LogsOnce):
                 continue
             if isinstance(p.grad, DTensor):  # FSDP2 has averaged over the ranks
                 p.grad.mul_(ranks.count / n_groups)
-                of_shards += _square_norm(p.grad.to_local()).to(self.device)
+                of_shards += (_square_norm(p.grad.to_local()) / copies(p.grad)).to(self.device)
             else:
                 p.grad.copy_(ranks.reduce(p.grad)).div_(n_groups)
                 mean_square += _square_norm(p.grad)

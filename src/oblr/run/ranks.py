@@ -22,6 +22,7 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 | rewards less a penalty | sharded: the reference's forward passes | M |
 | ``update``: groups | all rewards; passes, where memory decides, once a run; numbers of micro-batches | 1; 2; 2 or 3 |
 | micro-batches | sharded: weights a block at a time, forward and backward; gradients likewise | each pass of M |
+| … with copies | sharded: own shards of the gradients, between copies, as often as those are summed within one | |
 | … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
 | report of the step | all that is known of responses; rewards of greedy ones, if there are | 1; 0 or 1 |

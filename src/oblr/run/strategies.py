@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.strategies.launchers import subprocess_script
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from oblr.run import checkpoint as checkpoints
 from oblr.run import ranks
@@ -93,10 +94,16 @@ class DDP(AnyRanks, DDPStrategy):
 
 
 class FSDP(AnyRanks, ModelParallelStrategy):
-    """FSDP2 over all devices. The policy shards itself, and lies where it belongs."""
+    """FSDP2 over all devices, or HSDP. The policy shards itself, and lies where it belongs.
 
-    def __init__(self) -> None:
+    Args:
+        replicas: copies of the policy, each sharded over as many consecutive ranks; of two nodes two stay within a node
+            each. The module's ``device_mesh`` is then of copies × shards, else of shards alone.
+    """
+
+    def __init__(self, replicas: int = 1) -> None:
         super().__init__(process_group_backend=backend())
+        self.replicas = replicas
 
     def setup_environment(self) -> None:
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
@@ -106,6 +113,15 @@ class FSDP(AnyRanks, ModelParallelStrategy):
         make_group(self)
         super().setup_environment()
         ranks.join(self.root_device)
+        assert self.lightning_module is not None
+        self.lightning_module._device_mesh = self.mesh()
+
+    def mesh(self) -> DeviceMesh:
+        """Of all ranks: [ranks], or [copies, ranks of each]."""
+        if self.replicas == 1:
+            return self.device_mesh["data_parallel"]
+        shape = self.replicas, self.world_size // self.replicas
+        return init_device_mesh(self.root_device.type, shape, mesh_dim_names=("replicas", "shards"))
 
     def model_to_device(self) -> None:
         assert self.lightning_module is not None

@@ -13,7 +13,9 @@ SWITCH = bool | None
 CLASSES: dict[str, Section] = {
     "oblr.run.strategies.SingleDevice": section(),
     "oblr.run.strategies.DDP": section(),
-    "oblr.run.strategies.FSDP": section(),
+    "oblr.run.strategies.FSDP": section(
+        replicas=(Few, "copies of the policy, each sharded over as many devices (HSDP); 1: over all of them"),
+    ),
     "lightning.Trainer": section(
         accelerator=(Literal["auto", "cpu", "gpu", "cuda"], "what computes; auto: GPUs where there are any"),
         strategy=(Part("oblr.run"), "how devices share the policy"),
