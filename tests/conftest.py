@@ -45,9 +45,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Files in which most of the seconds are: they come first, so that no process is left with one of them in the end.
 LONGEST = (
-    *("test_engines.py", "test_server.py", "test_train.py", "test_plan.py", "test_composition.py", "test_roofline.py"),
-    *("test_ranks.py", "test_faults.py", "test_bad_input.py", "test_benchmarks.py", "test_collectives.py"),
-    *("test_readback.py", "test_eval.py", "test_seeds.py", "test_policy_losses.py", "test_warm.py", "test_install.py"),
+    *("test_engines.py", "test_server.py", "test_train.py", "test_ranks.py", "test_plan.py", "test_faults.py"),
+    *("test_composition.py", "test_roofline.py", "test_eval.py", "test_collectives.py", "test_bad_input.py"),
+    *("test_benchmarks.py", "test_selfcheck.py", "test_terminal.py", "test_deadline.py", "test_report.py"),
+    *("test_two_ends.py", "test_settings.py", "test_readback.py", "test_seeds.py", "test_policy_losses.py"),
+    *("test_monitors.py", "test_warm.py", "test_install.py", "test_judgement.py", "test_checkpoint.py"),
+    *("test_sweep.py", "test_passes.py", "test_contest.py", "test_text.py"),
 )
 
 

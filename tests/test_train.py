@@ -214,7 +214,7 @@ TWO = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
 def test_a_skipped_sync_is_found_out(train, monkeypatch, engine, name, ranks):
     """After one step, too small to show in probabilities."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
-    small = ("schedule=constant", "schedule.lr=1e-5")
+    small = ("schedule=constant", "schedule.lr=1e-5", "~callbacks.evaluation")
     target = f"rollout.engines.{engine}._target_=stale.{name}"
     result = train("steps=5", *small, f"rollout.engine={engine}", target, *ranks)
     assert result.returncode == 2, result.stderr
@@ -224,7 +224,8 @@ def test_a_skipped_sync_is_found_out(train, monkeypatch, engine, name, ranks):
 
 def test_a_rank_whose_engine_computes_something_else_is_found_out(train, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
-    result = train("steps=2", *TWO, "rollout.engines.hf._target_=stale.OffRank", "+rollout.engines.hf.off=0.005")
+    off = ("rollout.engines.hf._target_=stale.OffRank", "+rollout.engines.hf.off=0.005")
+    result = train("steps=2", *TWO, *off, "~callbacks.evaluation")
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.strip().splitlines()
     assert re.search(r"stale: after sync 1 .*mean .* 0\.005 nats, more than policy\.logprob_gap_mean=0\.001", line)

@@ -168,8 +168,9 @@ def main(cfg: DictConfig) -> None:
             if first and hasattr(own, "attempt"):
                 own.attempt = number
         typed, sys.argv = sys.argv, masked_overrides(sys.argv)  # loggers note it, too
+        named = compared(cfg) | {GOVERNED: policy.schedule.words}
         for logger in trainer.loggers:
-            logger.log_hyperparams(compared(cfg) | {GOVERNED: policy.schedule.words})
+            logger.log_hyperparams(dict(named))
         sys.argv = typed
         os.environ |= {RUN_FOLDER: str(folder), RUN_PROCESS: str(os.getpid())}
         if checkpoint is not None:
