@@ -121,7 +121,8 @@ def test_shards_are_those_of_fsdp(size, ranks):
 
 
 def test_copies_hold_what_as_many_shards_hold_and_exchange_gradients_besides():
-    config, batch = architecture("4B"), Batch(1, 2, 32, 16)
+    shape = SHAPE | {"vocab_size": 512, "num_hidden_layers": 5}
+    config, batch = Qwen3Config(**shape), Batch(1, 2, 32, 16)
     adamw = (policy(optimizer=torch.optim.AdamW, baseline=RLOOBaseline) for _ in range(2))
     worlds = World(8, sharded=True, mixed=True), World(16, sharded=True, replicas=2, mixed=True)
     one, two = (plan_update(each, config, world, batch) for each, world in zip(adamw, worlds, strict=True))

@@ -314,7 +314,8 @@ def fake_world(shards: int, replicas: int = 1) -> Iterator[DeviceMesh]:
 
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=replicas * shards)
     try:
-        yield init_device_mesh("cpu", (replicas, shards) if replicas > 1 else (shards,))
+        shape, names = ((replicas, shards), ("replicas", "shards")) if replicas > 1 else ((shards,), ("shards",))
+        yield init_device_mesh("cpu", shape, mesh_dim_names=names)
     finally:
         torch.distributed.destroy_process_group()
 
