@@ -99,6 +99,7 @@ def test_two_ranks_equal_one_process(tmp_path, tying, rewards, ways):
             assert_equal(both, single, f"{kind} {name}")
 
 
+@pytest.mark.wide
 def test_copies_that_are_sharded_equal_one_process(tmp_path):
     """Four ranks as two copies of two shards each, beside all four as one; checkpoints go from one to the other."""
     folder = tmp_path / "tied"

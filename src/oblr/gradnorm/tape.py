@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Placement
 
 from oblr.errors import SettingError
 from oblr.gradnorm.axes import token_axis
@@ -200,7 +200,8 @@ def _room(p: nn.Parameter) -> Tensor | None:
 
 def _add_gradient(p: nn.Parameter, gradient: Tensor) -> None:
     if isinstance(p, DTensor):
-        mesh, placements = p.device_mesh, [Partial()] * p.device_mesh.ndim
+        mesh = p.device_mesh
+        placements: list[Placement] = [Partial()] * mesh.ndim
         gradient = DTensor.from_local(gradient / mesh.size(), mesh, placements)
         for i in reversed(range(mesh.ndim)):  # within a copy first: between copies shards travel alone
             placements[i] = p.placements[i]
