@@ -4,7 +4,8 @@
 
 ``--before`` is a checkout of a revision that had no confinement: the same responses are scored by its pool, in a
 process of its own. Without it, ``before`` is today's pool with the limits alone.
-Rewards that run text have a process for each response now; there the ratio is the price of that.
+Where a reward runs text, a response that may do something when it is run has a process of its own now: the row of
+such responses alone has the price of that, and no target.
 """
 
 import argparse
@@ -21,15 +22,22 @@ from report import ROOT, Figure, median_ratio, write
 
 from oblr.rewards.confinement import LEVELS, available
 
-#: How the rewards are made, and the problems of reasoning-gym that they judge.
+#: The problems of reasoning-gym that are judged, how the reward is made, and how many responses it has.
 CASES = {
     "exact": ("chain_sum", "ExactReward(AnswerFormat())", 20_000),
     "math": ("chain_sum", "MathReward(BoxedFormat())", 2_000),
     "reasoning_gym, chain_sum": ("chain_sum", "ReasoningGymReward(AnswerFormat())", 10_000),
-    "reasoning_gym, spiral_matrix (evaluates)": ("spiral_matrix", "ReasoningGymReward(AnswerFormat())", 300),
-    "reasoning_gym, simple_integration (evaluates)": ("simple_integration", "ReasoningGymReward(AnswerFormat())", 150),
+    "reasoning_gym, spiral_matrix (evaluates)": ("spiral_matrix", "ReasoningGymReward(AnswerFormat())", 10_000),
+    "reasoning_gym, simple_integration (evaluates)": (
+        "simple_integration",
+        "ReasoningGymReward(AnswerFormat())",
+        1_000,
+    ),
+    "reasoning_gym, a process each": ("spiral_matrix", "ReasoningGymReward(AnswerFormat())", 300),
     "a user's": ("chain_sum", "my_reward.reward", 20_000),
 }
+#: Of which all answers have something more, with which they may do something when they are run.
+EACH = "reasoning_gym, a process each"
 #: The one of docs/own.md.
 USERS = """
 def reward(problem, text, completion):
@@ -45,13 +53,13 @@ from oblr.rewards.math import MathReward
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 import my_reward
-entries, how, count, settings = json.load(sys.stdin)
+entries, how, count, more, settings = json.load(sys.stdin)
 reward = eval(how)
 boxed = "Boxed" in how
 ended = Completion(list(range(200)), [-0.5] * 200, True)
 problems = [Problem(f"{i}", e["question"], e["answer"], e) for i in range(count) for e in [entries[i % len(entries)]]]
 def text(i, p):
-    answer = p.answer if i % 2 else p.answer + "1"
+    answer = (p.answer if i % 2 else p.answer + "1") + more
     return "Step by step. " * 50 + (f"\\\\boxed{{{answer}}}" if boxed else f"Answer: {answer}")
 texts = [text(i, p) for i, p in enumerate(problems)]
 begun = time.perf_counter()
@@ -87,7 +95,7 @@ def measured(case: str, source: Path, folder: str, settings: dict, scale: float)
     task, how, count = CASES[case]
     entries = [e for e, _ in zip(reasoning_gym.create_dataset(task, size=50, seed=1), range(50), strict=False)]
     entries = [json.loads(json.dumps(e, default=str)) for e in entries]
-    given = json.dumps([entries, how, max(20, int(count * scale)), settings])
+    given = json.dumps([entries, how, max(20, int(count * scale)), " .x" * (case == EACH), settings])
     path = os.pathsep.join([str(source / "src"), folder])
     run = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM],
@@ -121,8 +129,9 @@ def main() -> None:
                 figures.append(Figure(f"{case}: {way}: until the first verdict", median(s for _, s, _ in runs), "s"))
                 figures.append(Figure(f"{case}: {way}: memory", median(m for _, _, m in runs), "MiB"))
                 if way != "before":
+                    name, least = f"{case}: {way}: verdicts over before", None if case == EACH else 0.8
                     ratios = [one[0] / other[0] for one, other in zip(runs, found["before"], strict=True)]
-                    figures.append(median_ratio(f"{case}: {way}: verdicts over before", ratios, "", least=0.8))
+                    figures.append(median_ratio(name, ratios, "", least=least))
     write("confinement-quick" if arguments.quick else "confinement", figures, before=str(arguments.before or "trust"))
 
 
