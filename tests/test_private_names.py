@@ -32,6 +32,7 @@ IMPORTS = {
     "torch._subclasses.fake_tensor.FakeTensor": "a plan runs the step without numbers",
     "torch._subclasses.fake_tensor.FakeTensorMode": "a plan runs the step without numbers",
     "torch.autograd.graph._engine_run_backward": "a plan knows where a backward pass is under way",
+    "torch.distributed.distributed_c10d._resolve_process_group": "a plan knows how many ranks an operation is among",
     "torch.utils._python_dispatch.TorchDispatchMode": "a plan counts operations",
     "torch.testing._internal.distributed.fake_pg.FakeStore": "a plan has ranks that are not there",
 }
@@ -47,6 +48,7 @@ def keeps(owner: type, name: str) -> bool:
 ATTRIBUTES: dict[str, Callable[[], bool]] = {
     # Lightning's
     "_device": lambda: keeps(L.LightningModule, "_device"),  # of micro-batches, where shards lie in host memory
+    "_device_mesh": lambda: keeps(L.LightningModule, "_device_mesh"),  # of shards, or of copies and shards
     "_data_parallel_size": lambda: keeps(ModelParallelStrategy, "_data_parallel_size"),  # the mesh is made of both
     "_tensor_parallel_size": lambda: keeps(ModelParallelStrategy, "_tensor_parallel_size"),
     "_launch_process_observer": lambda: hasattr(subprocess_script, "_launch_process_observer"),  # ours watches ranks

@@ -48,7 +48,7 @@ def stream(monkeypatch):
         return stream.copy(x, non_blocking) if device == CUDA else on_cpu(x, device, *args, **kwargs)
 
     monkeypatch.setattr(Tensor, "to", to)
-    monkeypatch.setattr(Tensor, "pin_memory", stream.pin)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda x: stream.pin(x))
     return stream
 
 

@@ -135,7 +135,7 @@ def test_vllm_itself_dies_and_nothing_changes(caplog):
     def die(*_, **__):
         raise RuntimeError("the worker is gone")
 
-    first.generate = die
+    first.enqueue = die
     assert data.generate(prompts, data.sampling, seeds) == undisturbed
     assert data.engine._llm is not first
     assert [record.message for record in caplog.records if record.name == "oblr.rollout.datamodule"] == [
