@@ -74,6 +74,7 @@ def data(tmp_path_factory):
         prompts_per_step=4,
         group_size=3,
         max_new_tokens=16,
+        vocabulary=10**6,
     )
     yield data
     data.teardown("fit")
