@@ -70,8 +70,9 @@ def test_a_run_and_an_evaluation_end_at_either(chat, tmp_path):
     small = ("rollout.engine=hf", f"policy.path={folder}", "rollout.prompts_per_step=4", "data.held_out.size=4")
     run = run_script("train.py", "experiment=pocket", *small, "steps=1", f"paths.output_dir={tmp_path / 'run'}")
     assert run.returncode == 0, run.stderr
-    verdicts = [row["verdict"] for row in read_rollouts(tmp_path / "run" / "rollouts", 1)]
-    assert verdicts.count("scored") > 2 / 3 * len(verdicts)
+    rows = read_rollouts(tmp_path / "run" / "rollouts", 1)
+    assert [row["verdict"] for row in rows].count("scored") > 2 / 3 * len(rows)
+    assert not any("\ufffd" in row["text"] for row in rows)  # what goes on has the other end in it, which has no text
     assert max(read_curves(tmp_path / "run")["rollout/logprob_gap_max"][1]) < 1e-3
     asked = (f"model={folder}", "benchmarks=[chain_sum]", "rollout.engine=hf", "limit=4", "samples=8", "k=[8]")
     evaluation = run_script("eval.py", *asked, "max_new_tokens=64", f"paths.output_dir={tmp_path / 'eval'}")
