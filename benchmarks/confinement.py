@@ -28,11 +28,7 @@ CASES = {
     "math": ("chain_sum", "MathReward(BoxedFormat())", 2_000),
     "reasoning_gym, chain_sum": ("chain_sum", "ReasoningGymReward(AnswerFormat())", 10_000),
     "reasoning_gym, spiral_matrix (evaluates)": ("spiral_matrix", "ReasoningGymReward(AnswerFormat())", 10_000),
-    "reasoning_gym, simple_integration (evaluates)": (
-        "simple_integration",
-        "ReasoningGymReward(AnswerFormat())",
-        1_000,
-    ),
+    "reasoning_gym, simple_integration (evaluates)": ("simple_integration", "ReasoningGymReward(AnswerFormat())", 900),
     "reasoning_gym, a process each": ("spiral_matrix", "ReasoningGymReward(AnswerFormat())", 300),
     "a user's": ("chain_sum", "my_reward.reward", 20_000),
 }

@@ -7,7 +7,6 @@ import pickle
 import random
 import re
 import subprocess
-import time
 
 import pytest
 from odd_rewards import short
@@ -154,16 +153,3 @@ def test_what_is_inert_only_reckons(seed):
         assert all(isinstance(node, RECKONING) for node in ast.walk(tree)), text
         assert {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)} <= {"sin", "exp"}
     assert found > 500  # the parser has had something to say
-
-
-@pytest.mark.parametrize(("start", "again", "end"), [("", "x", "("), ("", "A", "."), ("", "9.", "x"), ("'", "3", "x")])
-def test_long_texts_are_looked_through_once(start, again, end):
-    text = start + again * 100_000 + end
-    limit = 20 * timeit(lambda: inert("1 + 2 " * 20_000))
-    assert timeit(lambda: inert(text)) < max(limit, 0.1)
-
-
-def timeit(action):
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start

@@ -12,6 +12,7 @@ import lightning as L
 import rich
 from hydra.core.hydra_config import HydraConfig
 from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.utilities import rank_zero_only
@@ -165,7 +166,7 @@ def main(cfg: DictConfig) -> None:
             at_once("stopped")
         process.endings = [lambda: requeue(process.received)]
         for own in callbacks:
-            if first and hasattr(own, "attempt"):
+            if first and isinstance(own, Checkpoint) and hasattr(own, "attempt"):
                 own.attempt = number
         typed, sys.argv = sys.argv, masked_overrides(sys.argv)  # loggers note it, too
         named = compared(cfg) | {GOVERNED: policy.schedule.words}

@@ -234,7 +234,7 @@ class DryRun(TorchDispatchMode):
         return out
 
     def pretend(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What comes of an operation on fake tensors; ``func(*args)`` would come to the same, by a longer way.
+        """The result of an operation on fake tensors, as ``func(*args)`` would give it by a longer way.
 
         What writes into a tensor that already has the result's shape is asked once of these shapes: torch's own cache
         leaves that out, and the loops over segments do it most of all.
@@ -295,7 +295,7 @@ class DryRun(TorchDispatchMode):
 
 
 def _form(value: Any) -> Any:
-    """What decides the shape of an operation's result."""
+    """Arguments of an operation without their numbers: what decides the shape of its result."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, list | tuple):

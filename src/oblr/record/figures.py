@@ -1,4 +1,4 @@
-"""What a run came to, in a few numbers."""
+"""The last figures of a run, and the areas under their curves."""
 
 from pathlib import Path
 

@@ -96,7 +96,7 @@ class Scoring:
             pool.close()
 
     def scored(self, completions: Sequence[Completion]) -> list[tuple[Response, Verdict]]:
-        """What these are, and their verdicts, in order, where :meth:`run` is another thread's; failures are counted.
+        """Responses and verdicts of these completions, in order, where another thread runs; failures are counted.
 
         What has been added and is one of them is not scored again.
 
@@ -110,7 +110,7 @@ class Scoring:
         return scored
 
     def verdicts(self) -> list[tuple[Response, Verdict]]:
-        """Of the completions that :meth:`end` was given, in order; after :meth:`run`."""
+        """Responses and verdicts of what :meth:`end` was given, in order, once :meth:`run` is through."""
         found = dict(self.remembered)
         for key, job in self.jobs.items():
             if (one := self.results.get(job)) is not None:
@@ -119,12 +119,14 @@ class Scoring:
         return [(self.at[place][1], found[self.at[place][2]]) for place in range(len(self.at))]
 
     def _look(self) -> None:
-        """Take in what has come."""
-        whole = self.whole
+        """Take in what has come: first those that share a process, which ends where another has one of its own."""
+        whole, new = self.whole, len(self.jobs)
         while self.come:
             place, completion = self.come.popleft()
             if place not in self.at or self.at[place][0] != completion:
                 self._take_in(place, completion)
+        if len(self.jobs) > new:
+            self.waiting = deque(sorted(self.waiting, key=self.alone.__getitem__))
         if whole and not self.ending:
             self.ending = True
             wanted = {self.jobs.get(key) for *_, key in self.at.values()}
@@ -151,8 +153,6 @@ class Scoring:
         if not self.waiting:
             return
         self.pool.start()
-        # Those that share a process come first: it ends where another response has one of its own.
-        self.waiting = deque(sorted(self.waiting, key=self.alone.__getitem__))
         for slot in self.pool.slots:
             if slot.idle and self.waiting:
                 share = max(1, min(TOGETHER, len(self.waiting) // (2 * self.pool.workers)))
@@ -178,7 +178,7 @@ class Scoring:
                 self._take(place, slot)
 
     def _take(self, place: int, slot: Slot) -> None:
-        """What a process says, or that it has ended."""
+        """Take the answer of a process, or put another in the place of one that has ended."""
         asked = slot.asked
         try:
             found = slot.take()

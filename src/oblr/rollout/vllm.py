@@ -224,7 +224,7 @@ class VLLMEngine:
         return [[found[q * sampling.n + j] for j in range(sampling.n)] for q in range(len(prompts))]
 
     def _outputs(self, requests: list[dict[str, list[int]]], params: list[Any]) -> Iterator[tuple[int, Any]]:
-        """What vLLM answers to each request, with its place among them, in the order in which they end."""
+        """Answers of vLLM in the order in which they end, each with the place of its request."""
         names = self._llm.enqueue(requests, params, use_tqdm=False)
         places = {name.partition("-")[0]: place for place, name in enumerate(names)}  # vLLM adds random characters
         engine = self._llm.llm_engine

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from oblr.run import bystander
 from oblr.run.plain import plain
@@ -53,13 +53,16 @@ class Stage:
 
 @runtime_checkable
 class Graceful(Protocol):
-    """What ends a run between two steps.
+    """A callback that ends a run between two steps, where a signal asks for it.
 
     Attributes:
         received: the signal that ended the run on all ranks, if one did.
     """
 
     received: signal.Signals | None
+
+    def tell(self, trainer: Any, step: int) -> None:
+        """Set what a signal does and says while ``step`` is not done yet."""
 
 
 class Listener:
