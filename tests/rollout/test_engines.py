@@ -100,6 +100,21 @@ def test_logprobs_are_the_policys_before_and_after_every_sync(setting, problems,
         assert largest_gap(scorer, engine, problems, tokenizer, temperature) < 1e-3
 
 
+def test_more_prompts_than_a_forward_pass_takes(setting):
+    """vLLM would compute a part of a prompt, and fail on a CPU of what it then draws in vain."""
+    engine, folder = setting
+    scorer = TokenScorer(load_model(folder, "float32"), 1.0)
+    engine.sync(scorer.weights(), 5)
+    generator = torch.Generator().manual_seed(1)
+    prompts = torch.randint(1, scorer.lm.config.vocab_size, (90, 100), generator=generator).tolist()
+    asked = sampling(load_tokenizer(folder), n=1)
+    groups = engine.generate(prompts, replace(asked, max_new_tokens=4), seeds_of(prompts, 1))
+    problem = Problem("", "", "")
+    packed = pack([Rollout(problem, ids, one, "", 0.0) for ids, (one,) in zip(prompts, groups, strict=True)])
+    with torch.no_grad():
+        assert (scorer(packed)[0] - packed.behaviour_logprobs).abs().max() < 1e-3
+
+
 @pytest.mark.parametrize("kept", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
 def test_of_the_likeliest_token_alone_a_sample_is_greedy(setting, problems, kept):
     engine, folder = setting

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
 from oblr.rollout.client import LARGEST, Client, Limits, Refused
-from oblr.rollout.engine import Done, check_fresh, check_limits, precise
+from oblr.rollout.engine import Done, check_fresh, check_limits, precise, whole_prompts
 from oblr.rollout.process import ServerProcess
 from oblr.rollout.proof import SETTING, VARIABLE, read_secret, secret_of
 from oblr.rollout.readback import Block, Part, from_text, to_text
@@ -127,6 +127,7 @@ class ServerEngine:
         self.own, self.shares_gpu = url is None, url is None and gpus is None
         self.gpu_memory_utilization = gpu_memory_utilization or (OWN if gpus else SHARED)
         self.piece, self.start_timeout, self.silence_timeout = int(piece_mib * 2**20), start_timeout, silence_timeout
+        tokens = whole_prompts(max_num_batched_tokens, max_model_len, gpu)
         self.arguments = [
             *("vllm.entrypoints.openai.api_server", "--model", model, "--dtype", dtype),
             *("--max-model-len", str(max_model_len), "--logprobs-mode", "processed_logprobs"),
@@ -135,7 +136,8 @@ class ServerEngine:
             *("--worker-extension-cls", "oblr.rollout.transfer.HTTPTransfer"),
             *("--middleware", "oblr.rollout.guard.Guard"),
             *(["--enforce-eager"] if enforce_eager or not gpu else []),
-            *(["--max-num-batched-tokens", str(max_num_batched_tokens)] if max_num_batched_tokens else []),
+            *([] if gpu else ["--no-enable-chunked-prefill"]),
+            *(["--max-num-batched-tokens", str(tokens)] if tokens else []),
             *(["--max-num-seqs", str(max_num_seqs)] if max_num_seqs else []),
             *(["--gpu-memory-utilization", str(self.gpu_memory_utilization)] if gpu else []),
             *(["--tensor-parallel-size", str(tensor_parallel_size)] if tensor_parallel_size > 1 else []),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError
-from oblr.rollout.engine import Done, check_fresh, check_limits, precise
+from oblr.rollout.engine import Done, check_fresh, check_limits, precise, whole_prompts
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
 from oblr.run.host import CXX, lacking
@@ -47,7 +47,8 @@ class VLLMEngine:
         gpu_memory_utilization: share of the GPU for weights and KV cache.
         cpu_kv_cache_gib: KV cache on a machine without GPU, GiB.
         enforce_eager: no CUDA graphs; a machine without GPU has none anyway.
-        max_num_batched_tokens: most tokens in one forward pass; None: vLLM chooses.
+        max_num_batched_tokens: most tokens in one forward pass; None: vLLM chooses. Without GPU at least
+            ``max_model_len``, since a prompt is computed in one pass there.
         max_num_seqs: most sequences that are sampled at once; None: vLLM chooses.
         tensor_parallel_size: ranks that share an engine.
     """
@@ -105,7 +106,7 @@ class VLLMEngine:
                 model=self.model,
                 dtype=self.dtype,
                 max_model_len=self.max_model_len,
-                max_num_batched_tokens=self.max_num_batched_tokens,
+                max_num_batched_tokens=whole_prompts(self.max_num_batched_tokens, self.max_model_len, self.gpu),
                 max_num_seqs=self.max_num_seqs,
                 skip_tokenizer_init=True,
                 generation_config="vllm",  # sampling settings are ours, not those of the model's folder
@@ -121,7 +122,8 @@ class VLLMEngine:
     def _of_the_device(self) -> dict[str, Any]:
         """Settings that only a GPU takes, and that only a machine without one does."""
         if not self.gpu:
-            return {"enforce_eager": True, "worker_cls": "oblr.rollout.cpu_worker.RunsOwnWorker"}
+            worker = "oblr.rollout.cpu_worker.RunsOwnWorker"
+            return {"enforce_eager": True, "enable_chunked_prefill": False, "worker_cls": worker}
         return {
             "enforce_eager": self.enforce_eager,
             "gpu_memory_utilization": self.gpu_memory_utilization,
