@@ -17,6 +17,7 @@ from oblr.checks import check_followed, find_checkpoint, trained
 from oblr.commands.compose import composer, job_config
 from oblr.commands.resume import locates, resumed, resuming, where_it_was
 from oblr.commands.train import make_policy
+from oblr.commands.written import as_told, written
 from oblr.data.ends import end_tokens
 from oblr.errors import SettingError
 from oblr.policy.loading import identity, load_config, load_model, load_tokenizer
@@ -37,7 +38,7 @@ def hydra():
 def made(cfg):
     path = cfg.policy.path
     config, tokenizer = load_config(path), load_tokenizer(path)
-    policy = make_policy(cfg, identity(config, tokenizer, end_tokens(path, tokenizer)))
+    policy = make_policy(cfg, identity(config, tokenizer, end_tokens(path, tokenizer)), as_told(cfg), written(cfg))
     return policy, config
 
 

@@ -197,7 +197,7 @@ def sample_all(evaluations: list[Evaluation], folder: Path) -> None:
             for task in evaluation.tasks:
                 task.record.begin()
             cfg = evaluation.cfg
-            write_record(evaluation.folder, CODE, as_yaml(cfg), seed=cfg.seed)
+            write_record(evaluation.folder, CODE, as_yaml(written(cfg)), seed=cfg.seed)
             sample(evaluation, display)
 
 

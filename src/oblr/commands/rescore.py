@@ -65,7 +65,7 @@ def rescore(cfg: DictConfig) -> None:
         done = sum(len(one.responses) for record in records.values() for one in record.attempts)
         say(*notes)
         with quiet_terminal(folder / "eval.log"), shown(total, done) as display:
-            write_record(folder, CODE, as_yaml(cfg), seed=cfg.seed)
+            write_record(folder, CODE, as_yaml(written(cfg)), seed=cfg.seed)
             for name, benchmark, problems, attempts in parts:
                 display.phase(name)
                 record = records[name]

@@ -77,7 +77,7 @@ def main(cfg: DictConfig) -> None:
         return show_plan(cfg)
     if RUN_FOLDER in os.environ:
         die_with_parent(int(os.environ.get(RUN_PROCESS, os.getppid())))
-    told, kept = as_told(cfg), as_yaml(cfg)  # before Hydra puts values in place of what refers to them
+    told, kept = as_told(cfg), written(cfg)  # before Hydra puts values in place of what refers to them
     inputs.forget_data()
     busy("checking settings and data")
     # Whatever can be found wrong is found here: nothing has been loaded or written yet.
@@ -97,7 +97,7 @@ def main(cfg: DictConfig) -> None:
     vocabulary = check_model(cfg.policy.path, config, tokenizer, by_name=sharded, exported=True)
     check_served(cfg.policy.path, config, cfg.rollout.engine, cfg.rollout.engines)
     end_ids = end_tokens(cfg.policy.path, tokenizer)
-    policy = make_policy(cfg, identity(config, tokenizer, end_ids))
+    policy = make_policy(cfg, identity(config, tokenizer, end_ids), told, kept)
     checkpoint, differing = None, []
     if cfg.ckpt_path is not None:
         checkpoint = find_checkpoint(cfg.ckpt_path, folder, trained(config, policy.lora), policy.base)
@@ -143,7 +143,7 @@ def main(cfg: DictConfig) -> None:
             noted = {"number": number, "seed": cfg.seed, "told": own_settings(told), "method": in_words(policy)}
             noted["inputs"] = policy.run["inputs"]
             if not again:
-                write_record(folder, CODE, kept, **noted)
+                write_record(folder, CODE, as_yaml(kept), **noted)
             rich.print(changes_table(changed(told, "train")))
             say(*datamodule.notes, *filter(None, unlocked))
         trainer = build_trainer(cfg)
@@ -153,7 +153,7 @@ def main(cfg: DictConfig) -> None:
 
         def begun(trainer: L.Trainer, done: int) -> None:
             resumed = {"after": done, "checkpoint": str(checkpoint or ""), "changed": others}
-            write_record(folder, CODE, kept, **noted, resumed=resumed)
+            write_record(folder, CODE, as_yaml(kept), **noted, resumed=resumed)
             if checkpoint is not None:
                 lines = others or ["nothing is another than when the checkpoint was made"]
                 show(trainer, RESUMED, Rows((f"resumed after step {done}",), [(line,) for line in lines]))
@@ -169,7 +169,7 @@ def main(cfg: DictConfig) -> None:
             if first and isinstance(own, Checkpoint) and hasattr(own, "attempt"):
                 own.attempt = number
         typed, sys.argv = sys.argv, masked_overrides(sys.argv)  # loggers note it, too
-        named = compared(cfg) | {GOVERNED: policy.schedule.words}
+        named = compared(kept) | {GOVERNED: policy.schedule.words}
         for logger in trainer.loggers:
             logger.log_hyperparams(dict(named))
         sys.argv = typed
@@ -203,12 +203,16 @@ def folders_of(cfg: DictConfig) -> dict[str, Path]:
     return {setting: place for place, setting in once.items()}
 
 
-def make_policy(cfg: DictConfig, own: dict[str, Any]) -> PolicyModule:
-    """The policy, whose checkpoints will say what the run was made with; ``own`` tells it from others."""
+def make_policy(cfg: DictConfig, own: dict[str, Any], told: dict[str, Any], kept: dict[str, Any]) -> PolicyModule:
+    """The policy, whose checkpoints will say what the run was made with; ``own`` tells it from others.
+
+    Args:
+        told, kept: ``cfg`` with its references, and as it is written down.
+    """
     own_copy = copy.deepcopy(cfg)  # Hydra puts values in place of what refers to them
     policy: PolicyModule = hydra.utils.instantiate(own_copy.policy, _convert_="all")
     overrides = masked_overrides(overrides_told())
-    policy.identity, policy.run = own, {"overrides": overrides, "told": as_told(cfg), "config": written(cfg)}
+    policy.identity, policy.run = own, {"overrides": overrides, "told": told, "config": kept}
     return policy
 
 
@@ -218,10 +222,9 @@ def since(checkpoint: Path, now: inputs.Inputs) -> list[str]:
     return ["data, reward and code: the checkpoint does not say"] if before is None else inputs.changed(before, now)
 
 
-def compared(cfg: DictConfig) -> dict[str, Any]:
+def compared(kept: dict[str, Any]) -> dict[str, Any]:
     """The settings by which runs of a sweep are told apart: a part of the method is called as its option is."""
-    everything = written(cfg)
-    sections = {name: everything[name] for name in COMPARED if name in everything}
+    sections = {name: kept[name] for name in COMPARED if name in kept}
     options = {name: choice for name, choice in HydraConfig.get().runtime.choices.items() if name in COMPARED}
     for path, value in leaves(sections):
         told = path != "optimizer.lr" and not path.rpartition(".")[2].startswith("_")  # the schedule sets that rate

@@ -49,9 +49,9 @@ def written(cfg: DictConfig) -> dict[str, Any]:
     return masked(found)  # type: ignore[no-any-return]
 
 
-def as_yaml(cfg: DictConfig) -> str:
-    """A configuration as YAML, as it is written into a run's folder: see :func:`written`."""
-    return OmegaConf.to_yaml(OmegaConf.create(written(cfg)))
+def as_yaml(kept: dict[str, Any]) -> str:
+    """What :func:`written` gives as YAML, as it is written into a run's folder."""
+    return OmegaConf.to_yaml(OmegaConf.create(kept))
 
 
 def as_told(cfg: DictConfig) -> dict[str, Any]:

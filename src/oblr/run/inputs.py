@@ -8,7 +8,6 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from oblr.run.provenance import CODE, versions
@@ -91,19 +90,23 @@ def foreign(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     Of one that is not installed, which the user may change at any time, also whatever of its package or folder has
     been imported.
     """
-    files = {name: str(file) for name, module in list(sys.modules.items()) if (file := _file(module))}
     for target in set(_targets(config)):
         parts = target.split(".")
-        name = next((n for i in range(len(parts), 0, -1) if (n := ".".join(parts[:i])) in files), None)
-        if name is None or parts[0] in ("oblr", "callbacks"):
+        if parts[0] in ("oblr", "callbacks"):
             continue
-        yield name, files[name]
-        if not _is_installed(files[name]):
-            beside = Path(files[name]).parent
+        modules = [".".join(parts[:i]) for i in range(len(parts), 0, -1)]
+        name = next((module for module in modules if _file(module)), None)
+        if name is None:
+            continue
+        file = _file(name)
+        yield name, file
+        if not _is_installed(file):
+            files = {other: _file(other) for other in list(sys.modules) if other != "__main__"}
+            beside = Path(file).parent
             yield from (
-                (other, file)
-                for other, file in files.items()
-                if other != "__main__" and (other.split(".")[0] == parts[0] or Path(file).parent == beside)
+                (other, its)
+                for other, its in files.items()
+                if its and (other.split(".")[0] == parts[0] or Path(its).parent == beside)
             )
 
 
@@ -117,9 +120,10 @@ def _targets(node: Any) -> Iterator[str]:
             yield from _targets(value)
 
 
-def _file(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) and file.endswith(".py") and Path(file).is_file() else None
+def _file(name: str) -> str:
+    """Where the imported module of that name is written in Python; "" where there is none."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file if isinstance(file, str) and file.endswith(".py") and Path(file).is_file() else ""
 
 
 def _is_installed(file: str) -> bool:
