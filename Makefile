@@ -98,7 +98,7 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in bounds confinement horizon lag estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings folders observers page plan step_time roofline demo first_hour results overlap overshoot lost history resumed; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in bounds confinement horizon lag estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings folders observers page plan step_time roofline demo first_hour results overlap preemption overshoot lost history resumed; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	for name in rewards judged eval smollm2_training; do \

@@ -30,6 +30,7 @@ NAMES = [
     "page",
     "plan",
     "poison",
+    "preemption",
     "ranks",
     "ratios",
     "results",

@@ -13,7 +13,7 @@ SMALL = (
     "rollout.engine=hf",
     "rollout.prompts_per_step=4",
     "rollout.max_new_tokens=24",
-    "data.held_out.size=4",
+    *("data.held_out.size=4", "reward=exact"),
     "~callbacks.evaluation",
     "~callbacks.summary",
     f"steps={STEPS}",

@@ -341,15 +341,7 @@ def test_bad_settings(tmp_path, overrides, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        *("seed=2", "temperature=0.5", "samples=3", "chunk=2", "limit=3", "dtype=bfloat16", "rollout.engine=hf"),
-        *("benchmarks.chain_sum.max_new_tokens=32", "benchmarks.chain_sum.reward.format.marker=so"),
-        "benchmarks.chain_sum.problems.seed=3",
-    ],
-)
-def test_every_setting_that_a_number_depends_on_is_written(tmp_path, changed):
+def test_every_setting_that_a_number_depends_on_is_written(tmp_path):
     def settings(*overrides):
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             cfg = compose("eval", [MODEL, "benchmarks=[chain_sum]", "limit=4", "samples=2", *overrides])
@@ -357,8 +349,14 @@ def test_every_setting_that_a_number_depends_on_is_written(tmp_path, changed):
         return task.settings
 
     register_resolvers()
-    assert settings() == settings()
-    assert settings(changed) != settings()
+    usual = settings()
+    assert settings() == usual
+    for changed in (
+        *("seed=2", "temperature=0.5", "samples=3", "chunk=2", "limit=3", "dtype=bfloat16", "rollout.engine=hf"),
+        *("benchmarks.chain_sum.max_new_tokens=32", "benchmarks.chain_sum.reward.format.marker=so"),
+        "benchmarks.chain_sum.problems.seed=3",
+    ):
+        assert settings(changed) != usual, changed
 
 
 def test_the_last_model_is_the_newest(tmp_path):

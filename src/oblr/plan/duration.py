@@ -142,18 +142,35 @@ def rollouts(
     sequences = batch.groups * batch.group_size
     at_once = max(1, min(sequences, serving.sequences))
     passes = usual.response * sequences / at_once
-    flops = speed.peak * speed.products
-    reading = serving.weights + at_once * (usual.prompt + usual.response / 2) * serving.kv_token
-    reading /= speed.streams * speed.bandwidth
-    computing = 2 * parameters * at_once / flops
-    kernels = 1 if serving.graphs else config.num_hidden_layers * ENGINE_KERNELS
-    own = speed.launch * (ENGINE_PASS + ENGINE_SEQUENCE * at_once)
-    launching = speed.launch * kernels
+    kept = at_once * (usual.prompt + usual.response / 2)
+    decoding = passes * engine_pass(config, serving, parameters, speed, at_once, at_once, kept)
+    prefill = 2 * parameters * batch.groups * usual.prompt / (speed.peak * speed.products)
+    return {"prefill": prefill, "decode": decoding}
+
+
+def engine_pass(
+    config: PretrainedConfig,
+    serving: Serving,
+    parameters: int,
+    speed: Speed,
+    sequences: float,
+    tokens: float,
+    kept: float,
+) -> float:
+    """Seconds of a forward pass of the engine.
+
+    Args:
+        sequences: that have a part in it.
+        tokens: computed in it: one of each sequence, and all of a prompt.
+        kept: tokens whose keys and values are read.
+    """
+    reading = (serving.weights + kept * serving.kv_token) / (speed.streams * speed.bandwidth)
+    computing = 2 * parameters * tokens / (speed.peak * speed.products)
+    launching = speed.launch * (1 if serving.graphs else config.num_hidden_layers * ENGINE_KERNELS)
+    own = speed.launch * (ENGINE_PASS + ENGINE_SEQUENCE * sequences)
     if speed.serial:
-        decoding = passes * (max(reading, computing) + own + launching)
-    else:
-        decoding = passes * (max(reading, computing, launching) + own)
-    return {"prefill": 2 * parameters * batch.groups * usual.prompt / flops, "decode": decoding}
+        return max(reading, computing) + own + launching
+    return max(reading, computing, launching) + own
 
 
 def syncing(config: PretrainedConfig, moved: Bytes, serving: Serving, speed: Speed) -> float:

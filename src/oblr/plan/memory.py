@@ -27,8 +27,8 @@ FRAGMENTATION = 0.05
 #: What vLLM profiles itself with on large GPUs where it is not told: tokens of a forward pass, and sequences that are
 #: sampled at once.
 ENGINE_TOKENS, ENGINE_SEQUENCES = 16_384, 1024
-#: Sequences that vLLM decodes at once unless told otherwise.
-SERVED_SEQUENCES = 256
+#: Such sequences elsewhere, and bytes from which a GPU is large.
+FEWER_SEQUENCES, LARGE = 256, 70 * GIB
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Draft:
     @cached_property
     def duration(self) -> Duration:
         cache = self.generating["KV cache"]
-        serving = engine_speed(self.engine, self.config, self.parameters, cache, self.kv_token, self.usual)
+        serving = engine_speed(self.engine, self.config, self.parameters, cache, self.kv_token, self.usual, self.device)
         return duration(
             *(self.config, self.world, self.batch, self.usual, self.timed, self.policy.token_budget, serving),
             *(self.parameters, self.speed, self.steps),
@@ -230,23 +230,36 @@ def engine_memory(
     if not device.gpu:
         awake = Bytes({"engine weights": weights, "KV cache": engine.cpu_kv_cache_gib * GIB})
         return awake, awake, kv_token
-    tokens, sequences = engine.max_num_batched_tokens or ENGINE_TOKENS, engine.max_num_seqs or ENGINE_SEQUENCES
+    tokens, sequences = engine.max_num_batched_tokens or ENGINE_TOKENS, sampled_at_once(engine, device)
     workspace = max(tokens * 3 * config.intermediate_size * itemsize, sequences * config.vocab_size * 3 * 4)
     cache = max(0, int(engine.gpu_memory_utilization * device.memory) - weights - workspace)
     return Bytes(), Bytes({"engine weights": weights, "engine workspace": workspace, "KV cache": cache}), kv_token
 
 
+def sampled_at_once(engine: object, device: Device) -> int:
+    """Most sequences: as the engine is told, or as vLLM chooses."""
+    if isinstance(engine, HFEngine):
+        return engine.batch_size
+    chosen = ENGINE_SEQUENCES if device.gpu and device.memory >= LARGE else FEWER_SEQUENCES
+    return getattr(engine, "max_num_seqs", None) or chosen
+
+
 def engine_speed(
-    engine: object, config: PretrainedConfig, parameters: int, cache: float, kv_token: int, usual: Usual
+    engine: object,
+    config: PretrainedConfig,
+    parameters: int,
+    cache: float,
+    kv_token: int,
+    usual: Usual,
+    device: Device,
 ) -> Serving:
-    """Of an engine elsewhere, which tells less, as if it had what vLLM takes unless told otherwise."""
+    """Of an engine elsewhere, which tells less, as if it had room for what vLLM samples at once."""
     itemsize = getattr(torch, getattr(engine, "dtype", "bfloat16")).itemsize
     ranks = getattr(engine, "tensor_parallel_size", 1)
     if not kv_token:
         kv_token = _kv_token(config, itemsize)
-        cache = SERVED_SEQUENCES * usual.length * kv_token
-    sequences = getattr(engine, "batch_size", SERVED_SEQUENCES)
-    at_once = min(sequences, int(cache / kv_token / usual.length))
+        cache = FEWER_SEQUENCES * usual.length * kv_token
+    at_once = min(sampled_at_once(engine, device), int(cache / kv_token / usual.length))
     graphs = not getattr(engine, "enforce_eager", True)
     return Serving(parameters * itemsize / ranks, kv_token, max(1, at_once // ranks), graphs)
 

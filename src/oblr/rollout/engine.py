@@ -104,7 +104,9 @@ def whole_prompts(max_num_batched_tokens: int | None, max_model_len: int, gpu: b
     Of a part of a prompt vLLM drops the token that it has drawn, and takes the random numbers back, which generators
     of CPUs cannot (0.32: "CPU Generator does not use offset"). Without GPU a prompt is computed in one pass.
     """
-    return max_num_batched_tokens if gpu or max_num_batched_tokens is None else max(max_num_batched_tokens, max_model_len)
+    return (
+        max_num_batched_tokens if gpu or max_num_batched_tokens is None else max(max_num_batched_tokens, max_model_len)
+    )
 
 
 def check_limits(engine: str, max_num_batched_tokens: int | None, max_num_seqs: int | None) -> None:

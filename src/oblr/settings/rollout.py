@@ -31,7 +31,10 @@ VLLM: dict[str, tuple[Any, str]] = ENGINE | {
     "gpu_memory_utilization": (PositiveShare | None, "share of a GPU's memory; null: by where the server is"),
     "cpu_kv_cache_gib": (Few, "memory for keys and values without a GPU, GiB"),
     "enforce_eager": (bool, "whether to do without CUDA graphs, which saves memory and takes longer"),
-    "max_num_batched_tokens": (Count | None, "tokens in one forward pass; null: vLLM chooses; without GPU at least max_model_len"),
+    "max_num_batched_tokens": (
+        Count | None,
+        "tokens in one forward pass; null: vLLM chooses; without GPU at least max_model_len",
+    ),
     "max_num_seqs": (Count | None, "responses sampled at once; null: vLLM chooses"),
     "tensor_parallel_size": (Few, "GPUs that share a copy of the policy"),
 }
