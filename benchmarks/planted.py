@@ -226,7 +226,9 @@ CAPTURE: dict[str, Plant] = {
         lambda right: lambda self, w, into: right(replace(self, gradients=self.gradients.flip(0)), w, into),
     ),
     "gradients that replace each other": in_code(
-        tape, "_add_gradient", lambda right: lambda p, gradient: (setattr(p, "grad", None), right(p, gradient))[1]
+        tape.Reduction,
+        "add",
+        lambda right: lambda self, p, gradient: (setattr(p, "grad", None), right(self, p, gradient))[1],
     ),
     "an embedding's gradient at the next token": in_code(
         capture, "EmbeddingUse", lambda right: lambda m, n, e, s, ids, tied: right(m, n, e.roll(1, 0), s, ids, tied)

@@ -52,7 +52,7 @@ WATCHED = {
     "history": HistoryBaseline,
 }
 #: processes, where they are not two
-RANKS = {"single": 1, "four": 4, "hybrid": 4}
+RANKS = {"single": 1, "four": 4, "hybrid": 4, "hybrid-offloaded": 4}
 #: what happens to a response of the second rank, in one step after the other
 POISONED = ("reward is nan", "log π − log μ is inf", "gradient overflows")
 #: what the policy is told, and for how many steps it is trained
@@ -199,7 +199,8 @@ def main(
     folder: Path,
     resumed: str | None,
 ) -> None:
-    sharded = {"fsdp": FSDP, "offloaded": FSDP, "four": FSDP, "hybrid": partial(FSDP, replicas=2)}
+    sharded = {"fsdp": FSDP, "offloaded": FSDP, "four": FSDP}
+    sharded |= dict.fromkeys(("hybrid", "hybrid-offloaded"), partial(FSDP, replicas=2))
     strategy = ({"single": SingleDevice, "ddp": DDP} | sharded)[kind]()
     make, steps = SETTINGS[settings]
     policy = PolicyModule(
@@ -211,8 +212,8 @@ def main(
         token_budget=token_budget,
         logprob_gap_mean=100.0,
         logprob_gap_p99=100.0,
-        activation_checkpointing=kind == "offloaded",
-        cpu_offload=kind == "offloaded",
+        activation_checkpointing="offloaded" in kind,
+        cpu_offload="offloaded" in kind,
         **make(),
     )
     keep = Keep()

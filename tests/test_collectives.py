@@ -13,12 +13,16 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 from rooms import sources
 from test_policy import make_batch, take_steps
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from callbacks.evaluation import HeldOutEvaluation
 from oblr.errors import SettingError
+from oblr.gradnorm.tape import Reduction
 from oblr.metrics.accuracy import ProblemAccuracy
+from oblr.plan.dry_run import fake_world
 from oblr.policy.model import TokenScorer
 from oblr.run import ranks
 from oblr.run.checkpoint import load, save
@@ -35,6 +39,29 @@ def one_sided():
     dist.init_process_group(ONE_SIDED, store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def test_a_gradient_travels_while_the_next_is_computed():
+    """Nothing waits for it before the next one is on its way, too."""
+
+    class Order(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if {DTensor, AsyncCollectiveTensor} & {*types}:
+                return NotImplemented  # they ask again for what is inside
+            seen.append(str(func).split(".")[1])
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    with fake_world(2) as mesh:
+        params = [nn.Parameter(distribute_tensor(torch.zeros(4, 3), mesh, [Shard(0)])) for _ in range(3)]
+        reduction = Reduction()
+        with torch.no_grad(), Order():
+            for p in params:
+                reduction.add(p, torch.ones(4, 3).cos())
+            reduction.finish()
+    order = [name for name in seen if name in ("cos", "reduce_scatter_tensor", "wait_tensor")]
+    start, wait = ["cos", "reduce_scatter_tensor"], ["wait_tensor"]
+    assert order == [*start, *start, *wait, *start, *wait, *wait]
 
 
 def test_the_stand_in_refuses_what_nccl_refuses(one_sided):
@@ -162,7 +189,7 @@ def test_a_run_of_two_ranks_goes_by_the_plan(train, tmp_path, monkeypatch, kind)
     assert result.returncode == 0, result.stderr
     seen = recorded(tmp_path / "seen")
     ours = {"ranks.py:objects", "ranks.py:reduce", "ranks.py:gather"}
-    sharded = {"torch/distributed/fsdp", "torch/distributed/checkpoint", "model.py:whole", "tape.py:_add_gradient"}
+    sharded = {"torch/distributed/fsdp", "torch/distributed/checkpoint", "model.py:whole", "tape.py:_mean_over_ranks"}
     sharded |= {"head.py:weighted"}
     routes = {route for route, _, _ in seen} - {"lightning"}
     assert ours <= routes <= ours | sharded

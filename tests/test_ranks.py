@@ -31,7 +31,7 @@ def run(folder, kind, rewards, *runs, precision="32-true", logits=SLICE):
     names = ["-".join(one.split(":")[:2]) for one in runs]
     for name, one in zip(names, runs, strict=True) if kind != "single" else ():
         own = (one.split(":")[3:] or [kind])[0]
-        assert recorded(folder / name, RANKS.get(own, 2), 2 if own == "hybrid" else 1)
+        assert recorded(folder / name, RANKS.get(own, 2), 2 if "hybrid" in own else 1)
     return [torch.load(Path(folder) / f"{name}.pt") for name in names]
 
 
@@ -108,6 +108,8 @@ def test_copies_that_are_sharded_equal_one_process(tmp_path):
     runs = {"kept:one:40": kept, "lora:two:60": lora, "resumed:two:60:four:hybrid": kept}
     for (name, single), four in zip(runs.items(), run(folder, "hybrid", "mixed", *runs), strict=True):
         assert_equal(four, dict(single), name)
+    (offloaded,) = run(folder, "hybrid-offloaded", "mixed", "kept:two:60")
+    assert_equal(offloaded, kept, "offloaded")
     (resumed,) = run(folder, "single", "mixed", "resumed:one:60:single:hybrid")
     assert_equal(resumed, kept, "resumed by one process")
 

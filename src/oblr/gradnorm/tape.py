@@ -30,9 +30,11 @@ class GradientSum:
             self.parts[module, name] = gradient
 
     def release(self) -> Tensor:
-        """Add it to ``.grad``, see :func:`_add_gradient`; returns its squared norm, float64 []."""
+        """Add it to ``.grad``, under FSDP2 its mean over the ranks; returns its squared norm, float64 []."""
+        reduction = Reduction()
         for (module, name), gradient in self.parts.items():
-            _add_gradient(module.get_parameter(name), gradient)
+            reduction.add(module.get_parameter(name), gradient)
+        reduction.finish()
         return torch.stack([square_norm(gradient).double() for gradient in self.parts.values()]).sum()
 
 
@@ -173,6 +175,7 @@ class Tape:
         """
         weighting = Weighting(coefficients, group_size)
         norms: list[Tensor] = []
+        reduction = Reduction()
         with torch.no_grad(), no_autocast(coefficients):
             while self.kept:
                 kept = self.kept.pop()
@@ -181,7 +184,8 @@ class Tape:
                 gradient, square_norms = kept.combine(weighting, into)
                 norms.append(square_norms)
                 if into is None:
-                    _add_gradient(p, gradient)
+                    reduction.add(p, gradient)
+            reduction.finish()
         return _total(norms, weighting.merged(self.segments))
 
 
@@ -198,15 +202,34 @@ def _room(p: nn.Parameter) -> Tensor | None:
     return p.grad if fits else None
 
 
-def _add_gradient(p: nn.Parameter, gradient: Tensor) -> None:
-    if isinstance(p, DTensor):
-        mesh = p.device_mesh
-        placements: list[Placement] = [Partial()] * mesh.ndim
-        gradient = DTensor.from_local(gradient / mesh.size(), mesh, placements)
-        for i in reversed(range(mesh.ndim)):  # within a copy first: between copies shards travel alone
-            placements[i] = p.placements[i]
-            gradient = gradient.redistribute(placements=placements)
-    if p.grad is None:
-        p.grad = gradient.to(p.device, p.dtype)
-    else:
-        p.grad += gradient.to(p.device)
+class Reduction:
+    """Gradients on their way into ``.grad``. Those of shards are reduced over the ranks while the next is computed."""
+
+    def __init__(self) -> None:
+        self.travelling: tuple[nn.Parameter, Tensor] | None = None
+
+    def add(self, p: nn.Parameter, gradient: Tensor) -> None:
+        """Start on the way of a whole gradient; where that of another is under way, that one arrives first."""
+        started = _mean_over_ranks(p, gradient) if isinstance(p, DTensor) else gradient
+        self.finish()
+        self.travelling = p, started
+
+    def finish(self) -> None:
+        if self.travelling is None:
+            return
+        (p, gradient), self.travelling = self.travelling, None
+        if p.grad is not None:
+            p.grad += gradient.to(p.device)
+        else:  # a copy, since what is still under way is no plain tensor
+            p.grad = gradient.to(p.device, p.dtype, copy=isinstance(p, DTensor))
+
+
+def _mean_over_ranks(p: DTensor, gradient: Tensor) -> DTensor:
+    """The gradient's mean, in shards as ``p``; it is waited for where it is used."""
+    mesh = p.device_mesh
+    placements: list[Placement] = [Partial()] * mesh.ndim
+    mean = DTensor.from_local(gradient / mesh.size(), mesh, placements)
+    for i in reversed(range(mesh.ndim)):  # within a copy first: between copies shards travel alone
+        placements[i] = p.placements[i]
+        mean = mean.redistribute(placements=placements, async_op=True)
+    return mean
