@@ -1,8 +1,9 @@
 """Whether two expressions with variables are the same function: they are worked out at points and compared there.
 
 The points are the same whatever the variables are called: a variable is known by the place where it first appears.
-They have both signs, several magnitudes and no whole coordinates; where something is rounded, whole ones, too. Where a
-value is real on one side alone, or on none, is outside the domain, unless i stands there.
+They have both signs, several magnitudes and no whole coordinates; where something is rounded, whole ones, too, and of
+functions made of pieces some whose coordinates lie between the same two whole numbers. Where a value is real on one
+side alone, or on none, is outside the domain, unless i stands there.
 """
 
 import random
@@ -15,7 +16,9 @@ from oblr.rewards.intervals import Undefined, Untold, real
 from oblr.rewards.values import equal, evaluate, meet, signum
 
 #: Points at which two expressions must be shown to be the same, of those at which they must agree.
-PROVEN, SMOOTH, KINKED = 3, 8, 22
+PROVEN, SMOOTH, KINKED = 3, 8, 32
+#: From this one on all coordinates of a point lie between the same two whole numbers.
+TOGETHER = 22
 _I = symbol("i")
 _SMOOTH = frozenset(["+", "*", "neg", "/", "^", "sin", "cos", "exp", "sinh", "cosh", "number", "symbol"])
 #: Of absolute values, where the signs of the first points are all positive, all negative, and in turns; some are
@@ -127,6 +130,8 @@ def _coordinate(place: int, trial: int, kind: str, scale: float) -> Fraction:
     positive = signs[trial] if trial < len(signs) else draw.choice((1, -1))
     if kind == "counted":
         return Fraction(positive * draw.randint(1, 24) + (place + trial) % 2)
+    if trial >= TOGETHER:
+        return random.Random(f"together/{trial}").randint(-5, 5) + Fraction(draw.randint(1, 96), 97)
     if kind == "whole":
         return Fraction(positive * (60 if trial == 2 else 7 if trial == 5 else 0))
     low, high = _MAGNITUDES[trial if trial < len(signs) else 2 + (trial + 2 * place) % (len(_MAGNITUDES) - 2)]

@@ -122,8 +122,11 @@ class VLLMEngine:
     def _of_the_device(self) -> dict[str, Any]:
         """Settings that only a GPU takes, and that only a machine without one does."""
         if not self.gpu:
-            worker = "oblr.rollout.cpu_worker.RunsOwnWorker"
-            return {"enforce_eager": True, "enable_chunked_prefill": False, "worker_cls": worker}
+            return {
+                "enforce_eager": True,
+                "enable_chunked_prefill": False,
+                "worker_cls": "oblr.rollout.cpu_worker.RunsOwnWorker",
+            }
         return {
             "enforce_eager": self.enforce_eager,
             "gpu_memory_utilization": self.gpu_memory_utilization,
