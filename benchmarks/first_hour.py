@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -54,7 +55,8 @@ SAYS = {
     "src/": r"report {6}\S+report\.html",
     "make demo": r"report {6}\S+report\.html",
 }
-TENSORBOARD = "http://localhost:6006/"
+#: What serves until it is stopped, and on which port.
+SERVING = {"tensorboard": 6006, "src/serve.py": 8000}
 END = "@@ ended with"
 
 
@@ -118,18 +120,24 @@ def went_well(command: str, status: int, said: str, folder: Path) -> bool:
     return True
 
 
-def served(shell: Shell, command: str) -> float:
-    """Start what serves until it is stopped; seconds until it answers."""
+def port_of(command: str) -> int | None:
+    """Where it serves until it is stopped; None: it ends by itself."""
+    return next((port for words, port in SERVING.items() if words in command), None)
+
+
+def begun(shell: Shell, command: str, port: int) -> float:
+    """Start what serves; seconds until it listens."""
     start = time.perf_counter()
-    shell.type(f"{command} &")
+    shell.type(f"{command} > served.log 2>&1 &")
     while time.perf_counter() - start < 120:
-        with suppress(OSError), urllib.request.urlopen(TENSORBOARD) as page:
-            seconds = time.perf_counter() - start
-            assert b"TensorBoard" in page.read()
-            shell.type("kill %1; wait")
-            return seconds
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return time.perf_counter() - start
         time.sleep(0.2)
-    raise RuntimeError(f"{command} does not answer")
+    raise RuntimeError(f"{command} does not listen on port {port}")
+
+
+def stop(shell: Shell) -> None:
+    shell.type("kill %1; wait")
 
 
 def opened(report: Path) -> float:
@@ -218,8 +226,11 @@ def first_hour(folder: Path, quick: bool) -> Iterator[Figure]:
             continue
         if quick and "src/train.py" in command and "baseline=rloo" not in command:
             continue
-        if command.startswith("tensorboard"):
-            seconds = served(shell, command)
+        if port := port_of(command):
+            seconds = begun(shell, command, port)
+            with urllib.request.urlopen(f"http://localhost:{port}/") as page:
+                assert b"TensorBoard" in page.read()
+            stop(shell)
         else:
             given = shortened(command, QUICK) if quick else command
             status, said, seconds = shell.type(given)
@@ -240,16 +251,22 @@ def first_hour(folder: Path, quick: bool) -> Iterator[Figure]:
     yield Figure("README's commands typed", typed, "")
     if not quick:
         own_files(folder)
+        serving = False
         readme = commands([folder / "README.md"], first)
         rest = [one for one in commands(sorted((folder / "docs").glob("*.md")), first) if one not in readme]
         for command in [*BEFORE, *(one for one in dict.fromkeys(rest) if "tensorboard" not in one)]:
             if why := why_not(command):
                 left_out.append((command, why))
                 continue
-            status, said, seconds = shell.type(shortened(command, SHORT))
-            if command not in BEFORE:
-                failed += not went_well(command, status, said, folder)
-                typed += 1
+            if port := port_of(command):  # for the command that follows
+                seconds = begun(shell, command, port)
+            else:
+                status, said, seconds = shell.type(shortened(command, SHORT))
+                failed += command not in BEFORE and not went_well(command, status, said, folder)
+                if serving:
+                    stop(shell)
+            serving = port is not None
+            typed += command not in BEFORE
             print(f"{seconds:6.1f} s  {command}", flush=True)
         yield Figure("README's and the pages' commands typed", typed, "")
     shell.close()
