@@ -79,6 +79,7 @@ class Row:
         if absent := {word for word in self.words if word not in strings}:
             yield f"{self.at} does not know {', '.join(sorted(absent))}"
         options = strings | {f"--{member.replace('_', '-')}" for member in _members(node)}
+        options |= {option.replace("--", "--no-", 1) for option in options if str(option).startswith("--")}
         if absent := set(self.flags) - options:
             yield f"{self.at} has no {', '.join(sorted(absent))}"
         if self.route and self.route not in _routes(node):
