@@ -165,10 +165,10 @@ def together(own: Sequence[str], typed: Sequence[str], choices: DictConfig) -> l
     """
     parse = OverridesParser.create().parse_overrides
     loader = GlobalHydra.instance().hydra.config_loader  # type: ignore[union-attr]
-    now = parse(list(typed))
+    now = {override.get_key_element(): override for override in parse(list(typed))}  # of one twice the latter counts
     exchanged = [
         f"{override.key_or_group}."
-        for override in now
+        for override in now.values()
         if loader.get_group_options(override.key_or_group)
         and override.get_value_element_as_str() != str(choices.get(override.key_or_group))
     ]
@@ -177,7 +177,7 @@ def together(own: Sequence[str], typed: Sequence[str], choices: DictConfig) -> l
         for override in parse(list(own))
         if not override.key_or_group.startswith(tuple(exchanged))
     }
-    merged = kept | {override.get_key_element(): override for override in now}
+    merged = kept | now
     return [str(override.input_line) for override in merged.values()]
 
 
