@@ -50,7 +50,7 @@ def written(cfg: DictConfig) -> dict[str, Any]:
 
 
 def as_yaml(kept: dict[str, Any]) -> str:
-    """What :func:`written` gives as YAML, as it is written into a run's folder."""
+    """The YAML of a configuration that :func:`written` gives, for a run's folder."""
     return OmegaConf.to_yaml(OmegaConf.create(kept))
 
 

@@ -253,7 +253,7 @@ def engine_speed(
     usual: Usual,
     device: Device,
 ) -> Serving:
-    """Of an engine elsewhere, which tells less, as if it had room for what vLLM samples at once."""
+    """How fast an engine samples; one elsewhere, which tells less, has room for what vLLM samples at once."""
     itemsize = getattr(torch, getattr(engine, "dtype", "bfloat16")).itemsize
     ranks = getattr(engine, "tensor_parallel_size", 1)
     if not kv_token:

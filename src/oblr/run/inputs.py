@@ -121,7 +121,7 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _file(name: str) -> str:
-    """Where the imported module of that name is written in Python; "" where there is none."""
+    """The Python file of an imported module; "" where it has none."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return file if isinstance(file, str) and file.endswith(".py") and Path(file).is_file() else ""
 
