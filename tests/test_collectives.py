@@ -189,7 +189,7 @@ def test_a_run_of_two_ranks_goes_by_the_plan(train, tmp_path, monkeypatch, kind)
     assert result.returncode == 0, result.stderr
     seen = recorded(tmp_path / "seen")
     ours = {"ranks.py:objects", "ranks.py:reduce", "ranks.py:gather"}
-    sharded = {"torch/distributed/fsdp", "torch/distributed/checkpoint", "model.py:whole", "tape.py:_mean_over_ranks"}
+    sharded = {"torch/distributed/fsdp", "torch/distributed/checkpoint", "model.py:whole", "tape.py:_summed_over_ranks"}
     sharded |= {"head.py:weighted"}
     routes = {route for route, _, _ in seen} - {"lightning"}
     assert ours <= routes <= ours | sharded

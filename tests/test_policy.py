@@ -289,6 +289,18 @@ def test_a_single_token_may_be_off_but_not_many(tmp_path):
         take_steps(tmp_path, off_by(batch, 1.0, tokens=20), bound=0.1)
 
 
+@pytest.mark.parametrize(("length", "checked"), [(12, 8), (55, 3), (250, 1)])
+def test_the_check_is_no_larger_than_a_micro_batch(tmp_path, monkeypatch, length, checked):
+    """It keeps no activations, but all of its responses are in one forward pass."""
+    monkeypatch.setattr("oblr.policy.step.CHECKED_TOKENS", 200)
+    batch = make_batch(tmp_path, tied=True, lengths=[length] * 16)
+    seen = []
+    own = TokenScorer.forward
+    monkeypatch.setattr(TokenScorer, "forward", lambda scorer, packed: seen.append(packed) or own(scorer, packed))
+    take_steps(tmp_path, batch)
+    assert seen[0].segments.count == checked
+
+
 @pytest.mark.parametrize("gap", [math.nan, math.inf])
 def test_an_engine_without_any_number_stops_the_run_whatever_the_bounds(tmp_path, gap):
     """A response without one is refused instead, see `test_judgement.py`."""

@@ -210,7 +210,7 @@ class Reduction:
 
     def add(self, p: nn.Parameter, gradient: Tensor) -> None:
         """Start on the way of a whole gradient; where that of another is under way, that one arrives first."""
-        started = _mean_over_ranks(p, gradient) if isinstance(p, DTensor) else gradient
+        started = _summed_over_ranks(p, gradient) if isinstance(p, DTensor) else gradient
         self.finish()
         self.travelling = p, started
 
@@ -218,18 +218,20 @@ class Reduction:
         if self.travelling is None:
             return
         (p, gradient), self.travelling = self.travelling, None
+        if isinstance(p, DTensor):  # a shard is divided, which is less than the whole
+            gradient = gradient / p.device_mesh.size()
         if p.grad is not None:
             p.grad += gradient.to(p.device)
-        else:  # a copy, since what is still under way is no plain tensor
-            p.grad = gradient.to(p.device, p.dtype, copy=isinstance(p, DTensor))
+        else:
+            p.grad = gradient.to(p.device, p.dtype)
 
 
-def _mean_over_ranks(p: DTensor, gradient: Tensor) -> DTensor:
-    """The gradient's mean, in shards as ``p``; it is waited for where it is used."""
+def _summed_over_ranks(p: DTensor, gradient: Tensor) -> DTensor:
+    """The sum of the ranks' gradients, in shards as ``p``; it is waited for where it is used."""
     mesh = p.device_mesh
     placements: list[Placement] = [Partial()] * mesh.ndim
-    mean = DTensor.from_local(gradient / mesh.size(), mesh, placements)
+    total = DTensor.from_local(gradient, mesh, placements)
     for i in reversed(range(mesh.ndim)):  # within a copy first: between copies shards travel alone
         placements[i] = p.placements[i]
-        mean = mean.redistribute(placements=placements, async_op=True)
-    return mean
+        total = total.redistribute(placements=placements, async_op=True)
+    return total

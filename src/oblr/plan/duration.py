@@ -11,6 +11,7 @@ from transformers import PretrainedConfig
 from oblr.plan.dry_run import Bytes
 from oblr.plan.roofline import Speed, model_flops, predict
 from oblr.plan.update import Batch, Update, World
+from oblr.policy.step import CHECKED, CHECKED_TOKENS
 
 #: The engine's own time for a forward pass, and for each sequence in it, in operations of this process: scheduling,
 #: sampling, and what comes out, in Python. Measured with vLLM 0.32 on a CPU.
@@ -19,8 +20,6 @@ ENGINE_PASS, ENGINE_SEQUENCE = 180, 6
 ENGINE_PARAMETER = 45
 #: Kernels of a transformer block in an engine without CUDA graphs; with them a pass is one launch.
 ENGINE_KERNELS = 12
-#: Sequences whose log-probabilities are compared with the engine's after a sync.
-CHECKED = 8
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,8 @@ def duration(
     updating = micro_batches * max(work.seconds, travelling)
     updating += speed.travelling(update.reduced(world))
     optimizer = once.phases["optimizer"]
-    check = predict(update.work.of("forward"), speed).seconds * CHECKED * usual.length / sum(lengths)
+    checked = min(CHECKED * usual.length, max(CHECKED_TOKENS, usual.length))
+    check = predict(update.work.of("forward"), speed).seconds * checked / sum(lengths)
     targets = [min(usual.response, length - 1) for length in lengths]
     flops = micro_batches * model_flops(config, lengths, sum(targets), update.resident["adapters"] > 0)
     generating = rollouts(config, batch, usual, serving, parameters, speed)

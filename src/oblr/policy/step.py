@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal, cast
 
 import torch
@@ -40,6 +41,9 @@ from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 NAN = float("nan")
 #: For baselines that use no weights.
 UNIFORM = GradNorms("uniform")
+#: Responses of a rank that are compared with the engine's log-probabilities after a sync: at most so many, of together
+#: at most so many tokens, but one.
+CHECKED, CHECKED_TOKENS = 8, 16_384
 
 
 class PolicyModule(LogsOnce):
@@ -243,13 +247,15 @@ class PolicyModule(LogsOnce):
 
     # --- its parts --------------------------------------------------------------------------------------------------
 
-    def check_engine(self, batch: RolloutBatch, sequences: int = 8) -> LogprobGap:
+    def check_engine(self, batch: RolloutBatch) -> LogprobGap:
         """How far log μ is from log π in each rank's first responses, by the worst rank: each must sample from π.
 
         That an engine has the very weights is seen where they are sent; this sees whether it computes the same with
         them. Kernels round apart, in bfloat16 now and then by several nats: the largest gap says little.
         """
-        packed = pack(batch.rollouts[:sequences], self.scorer.longest_row).to(self.device)
+        together = accumulate(rollout.n_tokens for rollout in batch.rollouts[:CHECKED])
+        count = max(1, sum(tokens <= CHECKED_TOKENS for tokens in together))
+        packed = pack(batch.rollouts[:count], self.scorer.longest_row).to(self.device)
         with torch.no_grad():
             gaps = (self.scorer(packed).logprobs - packed.behaviour_logprobs).abs()
         gaps = gaps.masked_fill(gaps.isnan(), math.inf)  # of a number and NaN, ranks may find either the larger
