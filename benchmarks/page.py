@@ -96,7 +96,7 @@ def step(words: int, draw: random.Random) -> StepReport:
         coefficients=numbers,
         group_squares=numbers.sum(1),
         log_ratios=numbers,
-        entropy=1.0,
+        entropies=batch.lengths.double(),
         logprob_gap=LogprobGap(0.0, 0.0, 0.0),
         moments=Moments(PROMPTS, 1.0, 2.0),
     )

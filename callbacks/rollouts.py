@@ -15,7 +15,7 @@ from oblr.policy.step import PolicyModule
 from oblr.record.rollouts import step_of
 from oblr.run.disk import write_whole
 from oblr.run.responses import compressed, verdict
-from oblr.types import StepReport
+from oblr.types import COLUMNS, StepReport
 
 log = logging.getLogger(__name__)
 
@@ -76,22 +76,18 @@ class RolloutLog(Observer):
 def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[str, Any]]:
     """What is known of each response of this rank; None where a number was not measured or is not finite.
 
-    ``share`` is what :func:`shares` says, ``group_square`` is ``‖g_q‖²`` of the response's group.
+    Its numbers are those of :func:`oblr.record.rollouts.columns`.
     """
-    batch, size = report.batch, report.batch.group_size
-    measured = {
-        "reward": report.scores,
-        "shaped_reward": report.rewards,
-        "square_norm": report.square_norms,
-        "ratio": report.ratios,
-        "weight": report.weights,
-        "baseline": report.rewards - report.advantages,
-        "advantage": report.advantages,
+    batch = report.batch
+    found = {one.key: getattr(report, name) for name, one in COLUMNS.items() if one.key}
+    found |= {
         "share": shares(policy, report),
-        "group_square": report.group_squares[:, None].expand_as(report.weights),
+        "baseline": report.rewards - report.advantages,
+        "ratio": report.ratios,
     }
-    columns = {name: values.tolist() for name, values in measured.items()}  # at once: a number at a time takes longer
-    live = report.live.tolist()
+    size = batch.group_size
+    of_each = {key: x if x.ndim == 2 else x[:, None].expand(-1, size) for key, x in found.items()}
+    columns = {key: x.tolist() for key, x in of_each.items()}  # at once: a number at a time takes longer
 
     for i, rollout in enumerate(batch.rollouts):
         group, response = report.first + i // size, i % size
@@ -102,12 +98,10 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
             "weight_version": batch.weight_version,
             "group": group,
             "response": response,
-            "live": live[group],
             "problem": rollout.problem.id,
             "prompt": rollout.problem.prompt,
             "answer": rollout.problem.answer,
             "text": rollout.text,
-            "tokens": len(rollout.completion.token_ids),
             "verdict": verdict(rollout.outcome, rollout.completion.finished),
             "reward_parts": rollout.reward_parts,
             **numbers,

@@ -19,7 +19,7 @@ ALLOWED = {
     **dict.fromkeys(LEAVES, BASE),
     "metrics": set(),
     "run": {"errors", "metrics"},
-    "record": {"run", "metrics"},
+    "record": {"run", "metrics", "types"},
     "rewards": BASE | {"run"},
     "data": BASE | {"run"},
     "policy": BASE | {"run", "gradnorm", "baselines", "losses", "schedules"},

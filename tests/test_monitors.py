@@ -60,7 +60,7 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
         coefficients=torch.zeros(3, 4),
         group_squares=torch.zeros(3),
         log_ratios=torch.zeros(3, 4),
-        entropy=entropy,
+        entropies=batch.lengths * entropy,
         logprob_gap=LogprobGap(0.0, 0.0, 0.0),
         moments=Moments(3, square_mean / 2, square_mean),
         lr=lr,

@@ -11,10 +11,10 @@ from test_tags import NAN, Policy, make_report
 
 from callbacks.rollouts import RolloutLog, rows
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.record import rollouts, tags
 from oblr.record.curves import METRICS, read_curves
 from oblr.record.logger import RunRecord
 from oblr.record.rollouts import files_of_steps, read_rollouts
-from oblr.record.tags import table
 
 
 def test_curves_of_what_was_logged(tmp_path):
@@ -174,4 +174,6 @@ def test_any_text_is_kept_as_it_is(tmp_path):
 
 
 def test_the_page_of_tags_says_what_they_are():
-    assert (ROOT / "docs" / "tags.md").read_text().endswith(f"\n\n{table()}\n")
+    page = (ROOT / "docs" / "tags.md").read_text()
+    assert f"\n\n{tags.table()}\n\n" in page
+    assert page.endswith(f"\n\n{rollouts.table()}\n")

@@ -68,7 +68,7 @@ def make_report(first=0, **changes) -> StepReport:
         "coefficients": torch.tensor([[0.5, 1], [0.25, 0.25], [0, 0]], dtype=torch.float64),
         "group_squares": torch.tensor([2.0, 4, 0], dtype=torch.float64),
         "log_ratios": torch.tensor([[1.0, 2], [1, 1], [NAN, NAN]], dtype=torch.float64).log(),
-        "entropy": 1.25,
+        "entropies": 1.25 * torch.tensor(LENGTHS, dtype=torch.float64).view(3, 2),
         "logprob_gap": LogprobGap(0.001, 0.01, 0.25),
         "moments": Moments(3, 3.0, 6.0),
         "lr": 0.02,

@@ -10,7 +10,7 @@ import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -230,52 +230,90 @@ class LogprobGap(NamedTuple):
     max: float
 
 
+class Column(NamedTuple):
+    """A number of each response, or of each group, that a step finds. What is declared of it is followed everywhere.
+
+    It goes by its name from the step to the report of all ranks, whose groups follow each other in it, to the rows of
+    ``rollouts/``, and to the tables of ``report.html`` and ``docs/tags.md``.
+
+    Attributes:
+        meaning: what it is, with its unit.
+        key: what a row of ``rollouts/`` calls it; empty where no row has it.
+        title: what a report's table calls it; empty where none shows it.
+        dtype: of the report's.
+        of_group: whether the responses of a group have it in common.
+        missing: what it is in groups that it was not found of.
+    """
+
+    meaning: str
+    key: str = ""
+    title: str = ""
+    dtype: torch.dtype = torch.float64
+    of_group: bool = False
+    missing: float = math.nan
+
+
 @dataclass
 class StepReport:
     """Everything one step measured, on all ranks, for callbacks to show. Tensors are on the CPU.
 
+    Each :class:`Column` is [N, G], or [N] if it is of groups.
+
     Attributes:
         batch: this rank's rollouts; the ranks' groups follow each other in the order of the ranks.
         first: index of its first group.
-        problems: digests of their ids, int64 [N], see :class:`RolloutBatch`.
-        scores: rewards of the responses, float32 [N, G].
-        rewards: what the baseline was given, a penalty that shapes them included, float32 [N, G].
-        greedy_rewards: float32 [N], see :class:`RolloutBatch`.
-        lengths: response tokens, int64 [N, G].
-        finished: 1 where a response ended before the token limit, float32 [N, G].
-        live: bool [N]; groups that took part in the update.
-        square_norms: ``n_i = ‖∇θ log π(o_i|q)‖²``, or ``‖Σ_t f_it ∇θ log π_it‖²`` where the loss has factors ``f`` of
-            tokens, float64 [N, G], NaN where it was not computed.
-        weights: what the baseline weighted rewards with, float64 [N, G], NaN likewise.
-        advantages: float32 [N, G]; means over the tokens where they differ from token to token.
-        coefficients: mean size of the coefficients that the tokens' scores have in ``g_q``, float64 [N, G].
-        group_squares: ``‖g_q‖²``, float64 [N].
-        entropy: mean entropy in nats of the next-token distribution over the tokens of live groups; NaN without any.
         logprob_gap: of the sequences that were checked after the sync, by the rank with the largest of each.
-        log_ratios: ``log π(o_i|q) − log μ(o_i|q)``, float64 [N, G], NaN likewise.
         moments: of the group gradients.
+        greedy_rewards: float32 [N], see :class:`RolloutBatch`.
         lr: ``η_t``; 0 where the step was refused.
         refused: whether something that the step found is no number, so that nothing has moved.
     """
 
     batch: RolloutBatch
     first: int
-    problems: Tensor
-    scores: Tensor
-    rewards: Tensor
-    greedy_rewards: Tensor | None
-    lengths: Tensor
-    finished: Tensor
-    live: Tensor
-    square_norms: Tensor
-    weights: Tensor
-    advantages: Tensor
-    coefficients: Tensor
-    group_squares: Tensor
-    log_ratios: Tensor
-    entropy: float
     logprob_gap: LogprobGap
     moments: Moments
+    scores: Annotated[
+        Tensor, Column("what the response was given, before any penalty", "reward", "reward", dtype=torch.float32)
+    ]
+    rewards: Annotated[
+        Tensor,
+        Column(
+            "what the baseline was given, a penalty that shapes rewards included",
+            "shaped_reward",
+            dtype=torch.float32,
+        ),
+    ]
+    advantages: Annotated[
+        Tensor,
+        Column(
+            "reward less baseline: above 0 the response becomes likelier; a mean over the tokens where theirs differ",
+            *("advantage", "advantage"),
+            dtype=torch.float32,
+            missing=0.0,
+        ),
+    ]
+    weights: Annotated[Tensor, Column("what the baseline weighs the reward with", "weight", "weight")]
+    square_norms: Annotated[
+        Tensor,
+        Column(
+            "squared norm of ∇ log π(o|q); of Σ f_t ∇ log π_t where the loss has factors f of tokens",
+            *("square_norm", "squared gradient norm"),
+        ),
+    ]
+    lengths: Annotated[Tensor, Column("length of the response, in tokens", "tokens", "tokens", dtype=torch.int64)]
+    finished: Annotated[Tensor, Column("1 where it ended before the token limit", dtype=torch.float32)]
+    coefficients: Annotated[Tensor, Column("mean size of its tokens' coefficients in g_q", missing=0.0)]
+    log_ratios: Annotated[Tensor, Column("log π(o|q) − log μ(o|q), nats")]
+    entropies: Annotated[Tensor, Column("of the distributions that its tokens were drawn from, in all, nats")]
+    live: Annotated[
+        Tensor, Column("whether its group took part in the update", "live", dtype=torch.bool, of_group=True)
+    ]
+    group_squares: Annotated[Tensor, Column("‖g_q‖² of its group", "group_square", of_group=True, missing=0.0)]
+    problems: Annotated[
+        Tensor, Column("digest of the problem's id, see RolloutBatch", dtype=torch.int64, of_group=True)
+    ]
+    greedy_rewards: Tensor | None = None
     lr: float = 0.0
     refused: bool = False
 
@@ -283,3 +321,16 @@ class StepReport:
     def ratios(self) -> Tensor:
         """Importance ratios ``ρ_i = π(o_i|q)/μ(o_i|q)``, float64 [N, G]; inf where the logarithm exceeds 709."""
         return self.log_ratios.exp()
+
+    @property
+    def entropy(self) -> float:
+        """Mean entropy in nats of the next-token distribution over the tokens of live groups; NaN without any."""
+        return (self.entropies[self.live].sum() / self.lengths[self.live].sum()).item()
+
+
+#: By the field's name.
+COLUMNS: dict[str, Column] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(StepReport, include_extras=True).items()
+    if get_origin(hint) is Annotated
+}

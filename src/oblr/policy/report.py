@@ -1,43 +1,45 @@
 """What a step has found, of all ranks, and the numbers of it that are logged."""
 
+import torch
 from torch import Tensor
 
 from oblr.run.ranks import of_run
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
+from oblr.types import COLUMNS, RolloutBatch, StepReport
 
 
-def put_together(batch: RolloutBatch, found: Tensor, gap: LogprobGap, moments: Moments) -> StepReport:
-    """The report of all ranks. Collective.
+class Found(dict[str, Tensor]):
+    """The columns of a report for this rank's groups alone, float64 [N, G] each.
 
     Args:
-        batch: of this rank.
-        found: float64 [groups of a rank, G, 12]: of each response its score, reward, length, whether its group is live,
-            its group's ``‖g_q‖²`` and problem, its advantage, coefficient, log ratio, squared norm, weight and entropy.
+        batch: the rank's rollouts.
     """
-    ranks = of_run()
-    scores, rewards, lengths, *columns = ranks.gather(found).unbind(-1)
-    alive, squares, problems, advantages, coefficients, log_ratios, norms, weights, entropies = columns
-    live = alive[:, 0].bool()
-    return StepReport(
-        batch=batch,
-        first=ranks.rank * batch.n_groups,
-        problems=problems[:, 0].long(),
-        scores=scores.float(),
-        rewards=rewards.float(),
-        greedy_rewards=None if batch.greedy_rewards is None else ranks.gather(batch.greedy_rewards),
-        lengths=lengths.long(),
-        finished=ranks.gather(batch.finished),
-        live=live,
-        square_norms=norms,
-        weights=weights,
-        advantages=advantages.float(),
-        coefficients=coefficients,
-        group_squares=squares[:, 0],
-        log_ratios=log_ratios,
-        entropy=(entropies[live].sum() / lengths[live].sum()).item(),
-        logprob_gap=gap,
-        moments=moments,
-    )
+
+    def __init__(self, batch: RolloutBatch):
+        shape = batch.rewards.shape
+        super().__init__((name, torch.full(shape, one.missing, dtype=torch.float64)) for name, one in COLUMNS.items())
+        self.size = batch.group_size
+
+    def put(self, groups: Tensor | None = None, **columns: Tensor) -> None:
+        """Numbers that were found. Waits once for the device that they are on.
+
+        Args:
+            groups: int64 [n]; of which groups; None: of all.
+            columns: [n, G], flat or not, or [n] of groups.
+        """
+        values = torch.stack([self._of_responses(name, column).double() for name, column in columns.items()]).cpu()
+        for name, column in zip(columns, values, strict=True):
+            self[name][slice(None) if groups is None else groups] = column
+
+    def _of_responses(self, name: str, column: Tensor) -> Tensor:
+        return column[:, None].expand(-1, self.size) if COLUMNS[name].of_group else column.reshape(-1, self.size)
+
+    def of_all_ranks(self) -> dict[str, Tensor]:
+        """The columns as a report has them. Collective."""
+        gathered = of_run().gather(torch.stack(list(self.values()), -1)).unbind(-1)
+        return {
+            name: (values[:, 0] if COLUMNS[name].of_group else values).to(COLUMNS[name].dtype)
+            for name, values in zip(self, gathered, strict=True)
+        }
 
 
 def tags(report: StepReport) -> dict[str, float]:

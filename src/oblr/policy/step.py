@@ -28,7 +28,7 @@ from oblr.policy.loading import checkpoint_blocks, load_config, load_model, weig
 from oblr.policy.logged import LogsOnce
 from oblr.policy.model import TokenScorer, copies, load_sharded
 from oblr.policy.reference import Reference
-from oblr.policy.report import put_together, tags
+from oblr.policy.report import Found, tags
 from oblr.policy.selfcheck import check
 from oblr.policy.settled import settle_here
 from oblr.run.randomness import random_state, set_random_state
@@ -195,46 +195,48 @@ class PolicyModule(LogsOnce):
         self.refusals.give_up(self.current_epoch)
 
     def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
-        group_size = batch.group_size
-        log_ratios, norms, weights, _ = found = torch.full((4, *batch.rewards.shape), NAN, dtype=torch.float64)
-        terms = torch.zeros((2, *batch.rewards.shape), dtype=torch.float64)  # advantages, and sizes of the coefficients
-        group_squares = torch.zeros(batch.n_groups, dtype=torch.float64)
-        taken: list[Tensor] = []
-        squares: list[Tensor] = []
-        means: list[Tensor] = []
-        of_step = (of_run().gather(rewards), batch.greedy_rewards)
-        step = Groups(rewards, weights, batch.lengths, *of_step, problems=batch.problems)
+        ranks, group_size, found = of_run(), batch.group_size, Found(batch)
+        greedy = batch.greedy_rewards
+        step = Groups(rewards, found["weights"], batch.lengths, ranks.gather(rewards), greedy, problems=batch.problems)
         live = self.baseline.live(step) | self.penalises_tokens
+        found.put(scores=batch.rewards, rewards=rewards, lengths=batch.lengths, finished=batch.finished)
+        found.put(live=live, problems=batch.problems)
+        taken: list[Tensor] = []
+        later: list[tuple[Tensor, ...]] = []
         optimizer = cast(LightningOptimizer, self.optimizers())
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, parts in self.micro_batches(batch, live):
             with self.score(tier, parts, group_size) as scores:
                 tokens = scores.tokens
-                weight = self.loss.weights(tokens, scores.weights)  # ρ_i² n_i
-                of_each = torch.stack([tokens.sequence_logs, scores.weights, weight, tokens.sums(scores.entropy)])
-                found[:, groups] = of_each.view(4, -1, group_size).cpu()  # a micro-batch's one wait for the device
+                found.put(  # a micro-batch's one wait for the device
+                    groups,
+                    log_ratios=tokens.sequence_logs,
+                    square_norms=scores.weights,
+                    weights=self.loss.weights(tokens, scores.weights),  # ρ_i² n_i
+                    entropies=tokens.sums(scores.entropy),
+                )
                 own = step.of(groups, tokens)
                 advantage = upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
                 coefficients = self.loss.coefficients(tokens, advantage, self.per_token)  # ρ_i (R_i − b_i) / G
                 if self.reference is not None and self.penalises_tokens:
                     coefficients -= self.reference.token_coefficients(parts, tokens) / group_size
-                squares.append(scores.backward(-coefficients))  # .grad −= Σ_q g_q, and ‖g_q‖²
+                squares = scores.backward(-coefficients)  # .grad −= Σ_q g_q, and ‖g_q‖²
                 if fresh:
                     self.baseline.study(own)
             taken.append(groups)
-            means.append(torch.stack([tokens.means(advantage), tokens.means(coefficients.abs())]))
+            later.append((squares, tokens.means(advantage), tokens.means(coefficients.abs())))
         if taken:
-            order = torch.cat(taken)
-            group_squares[order] = torch.cat(squares).cpu()
-            terms[:, order] = torch.cat(means, 1).view(2, -1, group_size).to(terms)
-        norms[~live if tier.measures else ...] = NAN
-        weights[~live] = log_ratios[~live] = NAN  # a rank may have filled up with dead groups: nobody is to learn it
+            squares, advantages, sizes = map(torch.cat, zip(*later, strict=True))
+            found.put(torch.cat(taken), group_squares=squares, advantages=advantages, coefficients=sizes)
+        found["square_norms"][~live if tier.measures else ...] = NAN
+        # A rank may have filled up with dead groups: nobody is to learn it.
+        found["weights"][~live] = found["log_ratios"][~live] = NAN
 
-        moments = self.moments(group_squares)
-        of_groups = (column[:, None].expand_as(rewards) for column in (live, group_squares, batch.problems))
-        given = torch.stack([column.double() for column in (batch.rewards, rewards, batch.lengths, *of_groups)])
-        report = put_together(batch, torch.cat([given, terms, found]).movedim(0, -1), gap, moments)
+        moments = self.moments(found["group_squares"][:, 0])
+        everybodys = None if greedy is None else ranks.gather(greedy)
+        first = ranks.rank * batch.n_groups
+        report = StepReport(batch, first, gap, moments, **found.of_all_ranks(), greedy_rewards=everybodys)
         report.refused = self.refusals.judge(report, self.current_epoch)
         if not report.refused:
             report.lr = self.schedule(moments, self.current_epoch)  # η_t

@@ -5,6 +5,34 @@ import json
 from pathlib import Path
 from typing import Any
 
+from oblr.types import COLUMNS, Column
+
+#: Numbers of a row that follow from those of the step's report, by their names there.
+DERIVED = {
+    one.key: one
+    for one in (
+        Column(
+            "length of the response's part in the step's gradient over the sum of the lengths of all parts: shares sum "
+            "to 1 over the step",
+            *("share", "share of the update"),
+        ),
+        Column("what is taken from the reward", "baseline", "baseline"),
+        Column("probability under the policy over that under the engine", "ratio", "importance ratio"),
+    )
+}
+
+
+def columns() -> list[Column]:
+    """The numbers of a row, in the order in which a table shows them."""
+    first, *others = (one for one in COLUMNS.values() if one.key)
+    return [first, *DERIVED.values(), *others]
+
+
+def table() -> str:
+    """As Markdown, for docs/tags.md."""
+    rows = [f"| `{one.key}` | {one.meaning[0].upper()}{one.meaning[1:]}. |" for one in columns()]
+    return "\n".join(["| of a response | what it is |", "|---|---|", *rows])
+
 
 def step_of(path: Path) -> int:
     """The step whose responses a file has."""

@@ -23,6 +23,8 @@ WORDS = {
     "place": "benchmark",
     "warnings": "Notes",
 }
+#: Title, key and meaning of the numbers of a response.
+COLUMNS = [("reward", "reward", "what the response was given"), ("tokens", "tokens", "length of the response")]
 
 
 def evaluations(folder: Path) -> dict[str, Path]:
@@ -93,6 +95,7 @@ def content(models: Mapping[str, Path], shelf: Shelf) -> dict[str, Any]:
             for model, of_model in summaries.items()
             for part, figures in parts(of_model).items()
         ],
+        "columns": COLUMNS,
         "charts": {},
         "curves": {},
         "meanings": {},

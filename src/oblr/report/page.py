@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from oblr.record.rollouts import columns
 from oblr.record.tags import BANDS, first, meaning, name
 from oblr.report.comparison import comparison, configuration
 from oblr.report.curves import Line, buckets_of, configurations, lines, thinned, width
@@ -119,6 +120,7 @@ def content(runs: Sequence[Run], shelf: Shelf | None = None) -> dict[str, Any]:
         "chosen": chosen,
         **(drawn(curves, chosen.values() if len(runs) > 1 else curves, groups, shelf)),
         "bands": BANDS,
+        "columns": [(one.title, one.key, one.meaning) for one in columns() if one.title],
         "meanings": {tag: meaning(tag) for tag in tags},
         "names": {tag: name(tag) for tag in tags},
     }

@@ -21,18 +21,7 @@ async function unpack(text) {
 }
 
 // Title, key, and what it is; the key's value is shown as a number but for a share.
-const OF_RESPONSE = [["reward", "reward", "what the response was given"], ["tokens", "tokens", "length of the response"]];
-const OF_UPDATE = [
-  ["reward", "reward", "what the response was given, before any penalty"],
-  ["share of the update", "share", "length of the response's part in the step's gradient over the sum of the lengths of all parts: shares sum to 1 over the step"],
-  ["advantage", "advantage", "reward less baseline: above 0 the response becomes likelier"],
-  ["baseline", "baseline", "what is taken from the reward"],
-  ["weight", "weight", "what the baseline weighs the reward with"],
-  ["squared gradient norm", "square_norm", "of the response's log-probability, ‖∇ log π‖²"],
-  ["importance ratio", "ratio", "probability under the policy over that under the engine"],
-  ["tokens", "tokens", "length of the response"],
-];
-const COLUMNS = evaluation ? OF_RESPONSE : OF_UPDATE;
+const COLUMNS = data.columns;
 const shown = (response, key) => (key === "share" && typeof response.share === "number" ? percent(response.share) : number(response[key]));
 
 // Earlier versions have not written shares that sum to 1.
