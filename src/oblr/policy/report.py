@@ -1,5 +1,7 @@
 """What a step has found, of all ranks, and the numbers of it that are logged."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class Found(dict[str, Tensor]):
     def _of_responses(self, name: str, column: Tensor) -> Tensor:
         return column[:, None].expand(-1, self.size) if COLUMNS[name].of_group else column.reshape(-1, self.size)
 
-    def of_all_ranks(self) -> dict[str, Tensor]:
+    def of_all_ranks(self) -> dict[str, Any]:
         """The columns as a report has them. Collective."""
         gathered = of_run().gather(torch.stack(list(self.values()), -1)).unbind(-1)
         return {
