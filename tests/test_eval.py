@@ -341,6 +341,7 @@ def test_bad_settings(tmp_path, overrides, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.wide
 def test_every_setting_that_a_number_depends_on_is_written(tmp_path):
     def settings(*overrides):
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):

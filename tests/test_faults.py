@@ -66,7 +66,10 @@ def test_faults_leave_what_was_there(reference, tmp_path):
     ("setup", "strike", "cause"),
     [
         (TWO[0], "Kill, phase: update, seconds: 0", "was killed by SIGKILL"),
-        (TWO[1], "Command, phase: rollout, command: exit 3", "ended with status 1: subprocess.CalledProcessError"),
+        pytest.param(
+            *(TWO[1], "Command, phase: rollout, command: exit 3", "ended with status 1: subprocess.CalledProcessError"),
+            marks=pytest.mark.wide,
+        ),
     ],
     ids=["killed", "failed"],
 )
@@ -76,6 +79,7 @@ def test_no_rank_outlives_another(tmp_path, setup, strike, cause):
     assert 0 < ended.seconds < BOUND
 
 
+@pytest.mark.wide
 def test_a_rank_that_waits_for_a_dead_one_says_so(tmp_path):
     """As NCCL lets it wait. Lightning's own watch would have killed it by then."""
     waits = f"+callbacks.waits={{_target_: strikes.Wait, phase: update, step: 1, report: {tmp_path / 'waits'}}}"

@@ -140,6 +140,7 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
             assert_equal(both, single, f"{name} {kind}", tolerance=5e-6, of_moments=OF_SQUARED_RATIOS)
 
 
+@pytest.mark.wide
 def test_ranks_refuse_alike(tmp_path):
     """Whatever is wrong with a response of the second rank, neither moves, and the step that follows is as ever."""
     folder = tmp_path / "tied"
@@ -151,6 +152,7 @@ def test_ranks_refuse_alike(tmp_path):
         assert_equal(both, single, f"poisoned {kind}")
 
 
+@pytest.mark.wide
 def test_what_saves_memory_changes_nothing(tmp_path):
     """Activation checkpointing, and shards that lie in host memory."""
     folder = tmp_path / "tied"
@@ -161,6 +163,7 @@ def test_what_saves_memory_changes_nothing(tmp_path):
         assert_equal(both, single, f"offloaded {name}")
 
 
+@pytest.mark.wide
 def test_bfloat16_on_float32_weights_sharded(tmp_path):
     """FSDP rounds all weights, autocast on one device those of products alone: norms are off by a few roundings."""
     runs = "plain:one:60", "plain:two:60"

@@ -203,7 +203,7 @@ def test_a_run_ends_in_one_line(train, monkeypatch):
     ("trainer", "policy", "said"),
     [
         ("ddp", "WrongSecondRank", r"the gradient of model.layers.2.post_attention_layernorm.weight differs by 0."),
-        ("fsdp", "NoisyPolicy", "model.embed_tokens computes something else for packed sequences"),
+        *wide(("fsdp", "NoisyPolicy", "model.embed_tokens computes something else for packed sequences")),
     ],
 )
 def test_every_rank_layout_is_checked_and_after_a_resume_too(train, monkeypatch, trainer, policy, said):

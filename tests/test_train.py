@@ -222,6 +222,7 @@ def test_a_skipped_sync_is_found_out(train, monkeypatch, engine, name, ranks):
     assert "rollout engine is stale: after sync 2 it has other numbers than it was sent in model." in line
 
 
+@pytest.mark.wide
 def test_a_rank_whose_engine_computes_something_else_is_found_out(train, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     off = ("rollout.engines.hf._target_=stale.OffRank", "+rollout.engines.hf.off=0.005")
@@ -266,6 +267,7 @@ def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path):
     assert f"step {done + 1}/{done + 1}" in resumed.stdout
 
 
+@pytest.mark.wide
 def test_a_run_goes_on_with_another_number_of_ranks(train, tmp_path):
     two = ["trainer.accelerator=cpu", "trainer.devices=2"]
     parts = [["trainer=fsdp", *two], ["trainer=single"], ["trainer=ddp", *two]]

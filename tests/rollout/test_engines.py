@@ -259,9 +259,8 @@ def test_asleep_between_rollouts_on_a_gpu(monkeypatch):
     assert engine.weight_version == 2
 
 
-@pytest.mark.parametrize(
-    ("trainer", "shared_by", "engine"), [("fsdp", 2, "NoticingVLLM"), *wide(("ddp", 1, "VLLMEngine"))]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize(("trainer", "shared_by", "engine"), [("fsdp", 2, "NoticingVLLM"), ("ddp", 1, "VLLMEngine")])
 def test_an_engine_a_rank_and_an_engine_for_two(train, tmp_path, monkeypatch, trainer, shared_by, engine):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     result = train(

@@ -206,6 +206,7 @@ def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch)
     assert kept.name == "step-00001.ckpt"
 
 
+@pytest.mark.wide
 def test_two_ranks_share_a_server(train, tmp_path, engine):
     ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
     with lent(engine) as url:
