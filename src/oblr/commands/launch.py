@@ -28,7 +28,7 @@ from oblr.commands.resume import locates, resumed, resuming, told
 from oblr.commands.written import know_secrets
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
-from oblr.run.places import CONF, with_page
+from oblr.run.places import CONF, check_comes_along, with_page
 from oblr.run.private import keep_caches
 from oblr.run.terminal import busy, print_error, say, show_uncaught, unread, unseen
 from oblr.settings.check import DISTORTING, check_settings
@@ -115,6 +115,8 @@ def settle(cfg: DictConfig, script: str) -> None:
     check_settings(cfg, script)
     if RUN_PROCESS not in os.environ:  # another rank of the run has started this process
         find_world(os.environ, *processes(cfg))
+    if script == "train":
+        check_comes_along(cfg.policy.path)
     if script == "train" and not cfg.plan:  # a plan knows some models itself
         find_model("policy.path", cfg.policy.path)
     if script == "eval" and cfg.compare is None and cfg.rescore is None and cfg.model != "last":
