@@ -65,7 +65,7 @@ def figure(name: str, records: Sequence[Record], phase: tuple[float, float]) -> 
 def runs_at(case: Case, rate: float, seeds: Sequence[int], runs: Runs) -> list[Record]:
     """Those that have been made."""
     keys = [(case.task, *case.overrides(rate, seed)) for seed in seeds]
-    return [runs.kept[key] for key in keys if key in runs.kept]
+    return [runs.known[key] for key in keys if key in runs.known]
 
 
 def figures(tasks: Sequence[str], runs: Runs) -> Iterator[Figure]:

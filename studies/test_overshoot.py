@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from contest import Runs
 from measured import results
-from overshoot import beyond, figure, slopes
+from overshoot import beyond, figure, figures, slopes
 from pages import page
-from training import Record
+from results import CONTEST
+from training import TASKS, Record
 
 N = 16
 CURVATURES = np.array([1.0, 0.3, 0.1])
@@ -102,3 +104,13 @@ def test_how_far_steps_go_is_as_measured():
     log = findings.split("## Log")[1]
     assert f"is {twice} times the best of a single step from the first tenth" in log
     assert f"it ends at {over('constant', second, rare)}, where steps {gain} would" in log
+
+
+def test_the_committed_figures_are_those_of_the_committed_runs():
+    """As far as float32 keeps squares of gradients, which the figures were computed from."""
+    found = {figure.name: figure for figure in figures(TASKS, Runs(CONTEST, makes=False))}
+    committed = results("overshoot")
+    assert found.keys() == committed.keys()
+    for name, ours in found.items():
+        for end in ("value", "low", "high"):
+            assert getattr(ours, end, None) == pytest.approx(committed[name].get(end), rel=1e-5), (name, end)
