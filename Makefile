@@ -10,9 +10,11 @@
 # make attack   try every attack that docs/security.md speaks of, and print what stopped it; bubblewrap is installed where there is none
 # make test-wheel  the package, built, installed in an environment of its own and used outside the clone
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
+# make studies-smoke  the short form of every study, and its tests
 # make docs     docs/_build/index.html, the pages for a browser; a dead link fails
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
+# make studies  measure again what docs/findings.md says of the method, into studies/results/: hours
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
 # make mutants  plant mistakes in a copy of the code, one at a time, and see which of them the tests notice: hours; a second
 #               call goes on where the first was stopped;  ARGS="--room callbacks", ARGS="--sample 10": only some
@@ -21,7 +23,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough, and for gcc and Python.h.
-.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu
+.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu studies studies-smoke
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -83,6 +85,10 @@ attack: bubblewrap $(STAMP)
 bench-smoke: chromium $(STAMP)
 	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py tests/test_roofline.py $(ARGS)
 
+# Engines take a share of a GPU, and measure what is free while they start: one process where there is one.
+studies-smoke: $(STAMP)
+	OMP_NUM_THREADS=1 TORCHDYNAMO_DISABLE=1 $(PY) -m pytest -n $(if $(filter cuda,$(FLAVOUR)),1,2) --dist load studies $(ARGS)
+
 lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -98,12 +104,16 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in bounds confinement horizon lag estimators gradnorm lora selfcheck models scaling tasks tiers ratios second_update step ranks poison settings folders observers page plan step_time roofline demo first_hour results overlap preemption overshoot lost history resumed; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in confinement gradnorm lora selfcheck models scaling step ranks poison settings folders observers page plan step_time roofline demo first_hour overlap preemption resumed; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	for name in rewards judged eval smollm2_training; do \
 	  $(PY) benchmarks/$$name.py --benchmarks-dir $(BENCHMARKS_DIR) || exit 1; done
 endif
+	$(PY) benchmarks/measured.py
+
+studies: smollm2
+	for name in bounds horizon lag estimators tasks tiers ratios second_update results overshoot lost history; do $(PY) studies/$$name.py || exit 1; done
 	$(PY) benchmarks/measured.py
 
 soak: $(STAMP)

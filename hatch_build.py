@@ -1,4 +1,4 @@
-"""What a wheel has beside code: configuration, pages, policies, and the revision. ``oblr.run.places`` finds them.
+"""What a wheel has beside code: configuration, pages, the demo's policy, the revision. ``oblr.run.places`` finds them.
 
 An editable install has none of it, since it reads the clone.
 """
@@ -26,5 +26,5 @@ class Data(BuildHookInterface):
             str(root / "conf"): "oblr/_conf",
             **{str(path): f"oblr/_docs/{path.name}" for path in sorted((root / "docs").glob("*.[mp][dn]*"))},
             str(of_this): f"oblr/{REVISION}",
-            **{str(path): f"oblr/_models/{path.name}" for path in sorted((root / "models").glob("pocket*"))},
+            str(root / "models" / "pocket"): "oblr/_models/pocket",
         }

@@ -1,21 +1,26 @@
-"""Write docs/measured.md: which code each committed result was measured at, as a table."""
+"""The committed results of benchmarks and studies; ``python benchmarks/measured.py`` writes docs/measured.md.
+
+That page says which code each was measured at.
+"""
 
 import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("benchmarks", "studies")
 PAGE = ROOT / "docs" / "measured.md"
 HEAD = """# Measured at
 
-Which commit each result in `benchmarks/results` was measured at. Code has changed since: a result that is older than
-what it measures says what was true then. `git log REVISION.. -- src callbacks` tells what has changed;
-`make bench` measures all of it again; `python benchmarks/measured.py` writes this page.
+Which commit each result in `benchmarks/results` and `studies/results` was measured at. Code has changed since: a result
+that is older than what it measures says what was true then. `git log REVISION.. -- src callbacks` tells what has
+changed; `make bench` and `make studies` measure all of it again; `python benchmarks/measured.py` writes this page.
 
 The last column is a digest of the script that measured. Where it says *since changed*, the script of today measures in
-another way, or with other targets, than the one that made the result.
+another way, or with other targets, than the one that made the result, or lies elsewhere.
 
 | result | revision | date | script |
 |---|---|---|---|
@@ -24,24 +29,40 @@ another way, or with other targets, than the one that made the result.
 CHANGED = "since changed"
 
 
-def revisions() -> Iterator[tuple[str, str]]:
-    """(name, revision) of every committed result; where parts were measured later, one for each revision."""
-    for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
-        if not path.stem.endswith("-quick"):
-            result = json.loads(path.read_text())
-            parts = (figure.get("revision", result["revision"]) for figure in result["figures"])
-            yield from ((path.stem, revision) for revision in dict.fromkeys([result["revision"], *parts]))
+def files() -> dict[str, Path]:
+    """The file of each committed result, by its name."""
+    found = [path for folder in FOLDERS for path in sorted((ROOT / folder / "results").glob("*.json"))]
+    return {path.stem: path for path in found if not path.stem.endswith("-quick")}
 
 
-def row(name: str, revision: str) -> str:
+def results(name: str) -> dict[str, dict[str, Any]]:
+    """What a committed result says, by the figures' names."""
+    return {figure["name"]: figure for figure in json.loads(files()[name].read_text())["figures"]}
+
+
+def revisions() -> Iterator[tuple[Path, str]]:
+    """File and revision of every committed result; where parts were measured later, one for each revision."""
+    for path in files().values():
+        result = json.loads(path.read_text())
+        parts = (figure.get("revision", result["revision"]) for figure in result["figures"])
+        yield from ((path, revision) for revision in dict.fromkeys([result["revision"], *parts]))
+
+
+def row(path: Path, revision: str) -> str:
     """Without what only a checkout tells."""
     commit, changes, _ = revision.partition("+changes")
-    return f"| [{name}](../benchmarks/results/{name}.json) | {commit[:10]}{changes} |"
+    return f"| [{path.stem}](../{path.relative_to(ROOT)}) | {commit[:10]}{changes} |"
 
 
-def script(name: str) -> str:
-    """The script that made a result, as a path in the repository."""
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["command"][1]
+def script(path: Path) -> str:
+    """The script that made a result, as a path in the repository of then."""
+    return json.loads(path.read_text())["command"][1]
+
+
+def today(path: Path) -> Path:
+    """That script, which may have moved with its result."""
+    then = ROOT / script(path)
+    return then if then.exists() else path.parent.parent / then.name
 
 
 def digest(source: bytes) -> str:
@@ -53,21 +74,22 @@ def _git(*arguments: str) -> bytes:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True).stdout
 
 
-def _measured_by(name: str, revision: str) -> str:
+def _measured_by(path: Path, revision: str) -> str:
     """Digest of the script as it was; what had not been committed then came with the result."""
     commit, changes, _ = revision.partition("+changes")
-    if changes:
-        commit = _git("log", "-1", "--format=%H", "--", f"benchmarks/results/{name}.json").decode().strip()
-    return digest(_git("show", f"{commit}:{script(name)}"))
+    if changes:  # the commit that wrote the result, and not one that moved it
+        log = ("log", "-1", "--follow", "--diff-filter=AM", "--format=%H", "--", str(path.relative_to(ROOT)))
+        commit = _git(*log).decode().strip()
+    return digest(_git("show", f"{commit}:{script(path)}"))
 
 
 def main() -> None:
     rows = []
-    for name, revision in revisions():
+    for path, revision in revisions():
         date = _git("show", "-s", "--format=%cs", revision.partition("+")[0]).decode().strip()
-        then = _measured_by(name, revision)
-        changed = "" if then == digest((ROOT / script(name)).read_bytes()) else f", {CHANGED}"
-        rows.append(f"{row(name, revision)} {date} | {then}{changed} |\n")
+        then = _measured_by(path, revision)
+        changed = "" if then == digest(today(path).read_bytes()) else f", {CHANGED}"
+        rows.append(f"{row(path, revision)} {date} | {then}{changed} |\n")
     PAGE.write_text(HEAD + "".join(rows))
 
 

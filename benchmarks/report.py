@@ -1,4 +1,4 @@
-"""The one form of every benchmark's result: a table on the screen and ``benchmarks/results/NAME.json``."""
+"""The one form of every result: a table on the screen, and ``results/NAME.json`` in ``benchmarks`` or ``studies``."""
 
 import json
 import math
@@ -76,16 +76,33 @@ def write(name: str, figures: list[Figure], keep: bool = False, **details: Any) 
     Console(width=120).print(table)
     # The folders of this machine say nothing elsewhere.
     arguments = [Path(argument).name if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
+    script = Path(sys.argv[0]).resolve().relative_to(ROOT)
     result = {
-        "command": ["python", Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(), *arguments],
+        "command": ["python", script.as_posix(), *arguments],
         "versions": versions(),
         "revision": revision(ROOT),
         "figures": [asdict(figure) for figure in figures],
         **details,
     }
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path = ROOT / ("studies" if script.parts[0] == "studies" else "benchmarks") / "results" / f"{name}.json"
     if keep:
         earlier, measured = json.loads(path.read_text()), {figure.name for figure in figures}
         others = (figure for figure in earlier["figures"] if figure["name"] not in measured)
         result["figures"] += [{"revision": earlier["revision"], **figure} for figure in others]
-    path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    path.write_text(text(result))
+
+
+def text(result: dict[str, Any]) -> str:
+    """JSON with a line for each figure, and for each entry of other tables."""
+
+    def dumped(part: Any) -> str:
+        return json.dumps(part, ensure_ascii=False)
+
+    def lines(part: Any) -> str:
+        if isinstance(part, dict):
+            return "{\n" + ",\n".join(f"    {dumped(name)}: {dumped(of)}" for name, of in part.items()) + "\n  }"
+        if isinstance(part, list) and any(isinstance(of, dict) for of in part):
+            return "[\n" + ",\n".join(f"    {dumped(of)}" for of in part) + "\n  ]"
+        return dumped(part)
+
+    return "{\n" + ",\n".join(f"  {dumped(name)}: {lines(part)}" for name, part in result.items()) + "\n}\n"

@@ -1,22 +1,21 @@
 """What would an update take on a GPU? Counted on paper: operations, bytes, launches, waits; seconds and MFU from them.
 
-    python benchmarks/roofline.py [--quick] [--calibration] [--before]
+    python benchmarks/roofline.py [--quick] [--calibration]
 
 The very code runs on shapes alone, a micro-batch of 8,192 tokens of Qwen3-4B (tied) and 8B (untied) with a GPU's ways
 and bfloat16 products; `oblr.plan.roofline` says how long that takes, and what it leaves out. The plain update, which
-others are measured by, is counted alike. ``--before`` keeps the counts as those that later ones stand beside.
+others are measured by, is counted alike.
 
 How far that may be trusted is tried on this CPU (``--calibration``): updates of several shapes, lengths and kinds,
 predicted from the same counts with this machine's speed, which is measured in the same run, against measured.
 """
 
 import argparse
-import json
 import statistics
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from report import ROOT, Figure, at_least, at_most, write
@@ -24,20 +23,20 @@ from transformers import AutoConfig, PretrainedConfig, Qwen3Config, Qwen3ForCaus
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
+from oblr.gradnorm.precision import no_autocast
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
 from oblr.plan.machine import rest, this_cpu
 from oblr.plan.phases import PHASES
-from oblr.plan.plain import PlainPolicy
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, Update, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
+from oblr.types import RolloutBatch, TokenScores
 
 GIB, TOKENS, GROUP_SIZE, PROMPT = 2**30, 8192, 4, 64
-BEFORE = ROOT / "benchmarks" / "results" / "roofline-before.json"
 #: kind → tier and passes
 KINDS = {
     "plain": ("uniform", "one"),
@@ -137,6 +136,18 @@ class Count:
                 **{f"ms, {name}": 1e3 * predict(part, speed).phases[phase] for name, speed in GPUS.items()},
             }
         return by_phase
+
+
+class PlainPolicy(PolicyModule):
+    """Adds ``∇θ Σ_t log π_t`` to ``.grad``, micro-batch by micro-batch, and steps; no norm, baseline or moment."""
+
+    def update(self, batch: RolloutBatch, *unused: Any, **settings: Any) -> None:  # type: ignore[override]
+        for _groups, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
+            for packed in parts:
+                total = cast(TokenScores, self.scorer(packed)).logprobs.sum()
+                with no_autocast(total):
+                    total.backward()
+        self.optimizers().step()  # type: ignore[union-attr]
 
 
 def policy(kind: str, token_budget: int = TOKENS, optimizer: Any = torch.optim.SGD) -> PolicyModule:
@@ -274,7 +285,6 @@ def calibration(shapes: list[str], lengths: list[int], kinds: tuple[str, ...], r
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--before", action="store_true", help="keep the counts as those of before")
     parser.add_argument("--calibration", action="store_true", help="try on this CPU how far it may be trusted")
     args = parser.parse_args()
     if args.quick:
@@ -287,10 +297,7 @@ def main() -> None:
     cases += [Case("4B", "2048", kind, True) for kind in KINDS if "sketch" not in kind]
     cases += [Case("8B", lengths, kind) for lengths in ("512", "2048") for kind in KINDS if kind in CALIBRATED]
     figures, tables = on_paper(cases)
-    if args.before:
-        return write("roofline-before", figures, tables=tables)
-    before = json.loads(BEFORE.read_text())
-    write("roofline", figures, tables=tables, before={key: before[key] for key in ("revision", "figures")})
+    write("roofline", figures, tables=tables)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ def check(config, *typed):
 
 def test_what_the_reference_has_may_be_named():
     check(OURS)
-    check({"policy": {"_target_": "oblr.policy.PolicyModule"}})  # by its path of earlier releases
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,27 @@ def test_heavy_packages_stay_in_their_rooms(package):
     assert found
 
 
+def files(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_nothing_but_studies_imports_studies():
+    """They may use the product, and what benchmarks and tests share; none of these may need a study."""
+    studies = {"studies", *(path.stem for path in files("studies"))}
+    assert {"contest", "tiers"} < studies
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in [*sources(ROOT), *files("benchmarks", "tests")]
+        for name in imported(path)
+        if name.split(".")[0] in studies
+    }
+    assert found == set()
+
+
 def test_what_is_imported_is_there():
-    """In the benchmarks and tests too, some of which run only when they are asked for."""
+    """In benchmarks, studies and tests too, some of which run only when they are asked for."""
     missing = set()
-    for path in [*sources(ROOT), *(ROOT / "benchmarks").glob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+    for path in [*sources(ROOT), *files("benchmarks", "studies", "tests")]:
         for name in imported(path):
             *module, _ = name.split(".")
             place = (ROOT / "src").joinpath(*module)

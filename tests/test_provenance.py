@@ -14,9 +14,10 @@ from oblr.run.provenance import FINISHED, REVISION, revision, versions, write_fi
 GIT = ("git", "-c", "user.name=somebody", "-c", "user.email=somebody", "-c", "commit.gpgsign=false")
 
 
-def test_the_revision_tells_of_changes_in_the_code_but_not_in_results(tmp_path):
+@pytest.mark.parametrize("folder", ["benchmarks", "studies"])
+def test_the_revision_tells_of_changes_in_the_code_but_not_in_results(folder, tmp_path):
     root = tmp_path / "checkout"
-    results = root / "benchmarks" / "results"
+    results = root / folder / "results"
     results.mkdir(parents=True)
     assert revision(root) == "unknown"
     (root / "code.py").write_text("before")

@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from conftest import ROOT
+from kept_responses import read_rollouts
 from test_tags import NAN, Policy, make_report
 
 from callbacks.rollouts import RolloutLog, rows
@@ -14,7 +15,7 @@ from oblr.baselines.rloo import RLOOBaseline
 from oblr.record import rollouts, tags
 from oblr.record.curves import METRICS, read_curves
 from oblr.record.logger import RunRecord
-from oblr.record.rollouts import files_of_steps, read_rollouts
+from oblr.record.rollouts import files_of_steps
 
 
 def test_curves_of_what_was_logged(tmp_path):

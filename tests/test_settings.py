@@ -9,14 +9,12 @@ from typing import Annotated, Any, get_args, get_origin
 import pytest
 from bad_settings import OPTIONS, bad_values, cases, is_right, outcome, tries, typed
 from conftest import ROOT, run_script
-from hydra.utils import get_class, get_object
+from hydra.utils import get_object
 from hypothesis import HealthCheck, given, settings, strategies
 from omegaconf import OmegaConf
 from test_conf import composed
 
-from oblr.commands.launch import renew_paths
 from oblr.errors import SettingError
-from oblr.run.sweeps import differences
 from oblr.settings.check import CLASSES, check_settings
 from oblr.settings.data import DATA
 from oblr.settings.kinds import Part, Parts, Section, in_words
@@ -269,33 +267,3 @@ def test_as_a_user_types_them(tmp_path, script, override):
     assert line.startswith(f"error: {override.partition('=')[0]}: ")
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_names_the_old_path_is_the_same_run():
-    """A sweep that was begun before the move goes on."""
-    there = {"policy": {"_target_": "oblr.policy.PolicyModule"}, "steps": 2}
-    here = {"policy": {"_target_": "oblr.policy.step.PolicyModule"}, "steps": 2}
-    assert differences(there, here) == []
-    assert differences(there, here | {"steps": 3}) == ["steps=2 there, 3 here"]
-    assert len(differences({"policy": {"_target_": "mine.Policy"}}, {"policy": here["policy"]})) == 1
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("oblr.policy.PolicyModule", "oblr.policy.step.PolicyModule"),
-        ("oblr.strategies.FSDP", "oblr.run.strategies.FSDP"),
-        ("oblr.prompts.PromptFormat", "oblr.data.prompts.PromptFormat"),
-        ("oblr.pretraining.PretrainModule", "oblr.policy.pretraining.PretrainModule"),
-    ],
-)
-def test_old_paths_go_on_working(old, new, capfd):
-    cfg = OmegaConf.create({"mine": {"deep": {"_target_": old}}, "other": {"_target_": "oblr.types.Problem"}})
-    renew_paths(cfg)
-    assert OmegaConf.to_container(cfg) == {
-        "mine": {"deep": {"_target_": new}},
-        "other": {"_target_": "oblr.types.Problem"},
-    }
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line == f"warning     mine.deep._target_: {old} is {new} now; the old path goes with release 0.3"
-    assert get_class(new)

@@ -14,6 +14,7 @@ import pytest
 import torch
 import warm
 from conftest import ROOT, run_script, wide
+from kept_responses import read_rollouts
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -24,7 +25,6 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from callbacks.tensorboard import HEADLINES, glance
 from oblr.record.curves import read_curves
-from oblr.record.rollouts import read_rollouts
 from oblr.record.tags import FIRST, GOVERNED, RATE, TAGS, meaning
 from oblr.run.manifest import by_age
 

@@ -65,6 +65,13 @@ def test_errors_lead_to_pages_that_came_along(installed):
     assert Path(page).read_text() == (ROOT / "docs" / "data.md").read_text()
 
 
+def test_a_policy_that_stays_in_the_clone_is_one_line(installed):
+    said = installed("oblr-train", "experiment=pocket_rare", status=2)
+    assert re.fullmatch(r"error: policy\.path: pocket_rare is in models/ of the repository, .*\n", said)
+    small = ("steps=1", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8", "~callbacks.summary")
+    installed("oblr-train", "experiment=pocket_rare", f"paths.models={ROOT}/models", *small)
+
+
 def test_a_sweep_of_configuration_of_ones_own(installed):
     own = installed.folder / "own" / "experiment"
     own.mkdir(parents=True)

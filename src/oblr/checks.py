@@ -26,7 +26,7 @@ from oblr.schedules.base import Schedule
 from oblr.types import ResponseTokens
 
 #: Standard deviation of ``log π − log μ`` of a token where both are the same weights in bfloat16, nats; of
-#: SmolLM2-135M by benchmarks/ratios.py.
+#: SmolLM2-135M by studies/ratios.py.
 ROUNDING = 0.06
 #: Largest share of a loss's factors, squared, that may be rounding. Ratios of sequences pass up to 64 tokens.
 NOISE = 0.3

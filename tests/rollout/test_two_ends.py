@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from conftest import POCKET, run_script
+from kept_responses import read_rollouts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from oblr.data.ends import end_tokens
@@ -13,7 +14,6 @@ from oblr.packing import pack
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
 from oblr.record.curves import read_curves
-from oblr.record.rollouts import read_rollouts
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.types import Rollout, Sampling

@@ -3,7 +3,7 @@ import torch
 
 from oblr.errors import SettingError
 from oblr.schedules.constant import ConstantSchedule
-from oblr.schedules.snr import SNREstimates, SNRSchedule, two_batch
+from oblr.schedules.snr import SNREstimates, SNRSchedule
 from oblr.types import Moments
 
 
@@ -11,20 +11,6 @@ def sample_moments(mean: torch.Tensor, n: int, generator: torch.Generator) -> Mo
     """Moments of N group gradients with mean ``mean`` and identity covariance."""
     g = mean + torch.randn(n, len(mean), generator=generator, dtype=torch.float64)
     return Moments(n, g.mean(0).square().sum().item(), g.square().sum(1).mean().item())
-
-
-def test_two_batches_of_single_groups_are_the_moments():
-    moments = sample_moments(torch.ones(10, dtype=torch.float64), 8, torch.Generator().manual_seed(0))
-    signal, noise = two_batch(moments.square_mean, 1, moments.mean_square, 8)
-    assert noise == pytest.approx(moments.noise, rel=1e-12)
-    assert signal == pytest.approx(moments.mean_square - moments.noise / 8, rel=1e-12)
-
-
-def test_two_halves_are_their_product_and_their_difference():
-    halves = torch.randn(2, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    signal, noise = two_batch(halves.square().sum(1).mean().item(), 4, halves.mean(0).square().sum().item(), 8)
-    assert signal == pytest.approx((halves[0] @ halves[1]).item(), rel=1e-12)
-    assert noise == pytest.approx(8 / 4 * (halves[0] - halves[1]).square().sum().item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("signal", [0.0, 2.0])

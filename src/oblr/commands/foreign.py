@@ -20,7 +20,6 @@ from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
 
 from oblr.errors import SettingError
-from oblr.run.moved import renewed
 from oblr.run.places import CONF
 from oblr.settings.check import CLASSES
 
@@ -60,7 +59,7 @@ def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) ->
                 f"where that is right, give {path[: lifts.end(1)]} yourself",
             )
     for path, value in named(resolved):
-        if renewed(value) not in CLASSES and value not in ours:
+        if value not in CLASSES and value not in ours:
             raise SettingError(
                 setting,
                 f"{source} would run {value:.80} as {path}, which neither the command line nor a file of yours names",

@@ -28,11 +28,10 @@ from oblr.commands.resume import locates, resumed, resuming, told
 from oblr.commands.written import know_secrets
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
-from oblr.run.moved import renewed
-from oblr.run.places import CONF, with_page
+from oblr.run.places import CONF, check_comes_along, with_page
 from oblr.run.private import keep_caches
-from oblr.run.terminal import busy, print_error, print_warning, say, show_uncaught, unread, unseen
-from oblr.settings.check import DISTORTING, check_settings, leaves
+from oblr.run.terminal import busy, print_error, say, show_uncaught, unread, unseen
+from oblr.settings.check import DISTORTING, check_settings
 from oblr.settings.models import find_model
 
 #: Packages that may end the program, and modules that others end it with.
@@ -105,9 +104,8 @@ def report_together(folders: Sequence[Path]) -> None:
 
 
 def settle(cfg: DictConfig, script: str) -> None:
-    """Give old paths their new names and refuse settings that cannot work, before anything large is imported."""
+    """Refuse settings that cannot work, before anything large is imported."""
     know_secrets(cfg)
-    renew_paths(cfg)
     if script == "eval" and OmegaConf.is_list(cfg.get("model")):
         for model in cfg.model or [None]:  # what refers to it is told of one
             of_one = copy.deepcopy(cfg)
@@ -117,18 +115,12 @@ def settle(cfg: DictConfig, script: str) -> None:
     check_settings(cfg, script)
     if RUN_PROCESS not in os.environ:  # another rank of the run has started this process
         find_world(os.environ, *processes(cfg))
+    if script == "train":
+        check_comes_along(cfg.policy.path)
     if script == "train" and not cfg.plan:  # a plan knows some models itself
         find_model("policy.path", cfg.policy.path)
     if script == "eval" and cfg.compare is None and cfg.rescore is None and cfg.model != "last":
         find_model("model", cfg.model)
-
-
-def renew_paths(cfg: DictConfig) -> None:
-    """Name classes by their paths of today, and say so."""
-    for path, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
-        if path.endswith("_target_") and (new := renewed(str(value))) != value:
-            OmegaConf.update(cfg, path, new)
-            print_warning(f"{path}: {value} is {new} now; the old path goes with release 0.3")
 
 
 @contextmanager

@@ -32,38 +32,11 @@ def interquartile_mean(values: Sequence[float]) -> Interval:
     if len(data) == 1:
         return Interval(float(data[0]), float("nan"), float("nan"))
     drawn = np.random.default_rng(0).integers(0, len(data), (RESAMPLES, len(data)))
-    low, high = np.percentile(_middle_mean(data[drawn]), [2.5, 97.5])
-    return Interval(float(_middle_mean(data)), float(low), float(high))
+    low, high = np.percentile(middle_mean(data[drawn]), [2.5, 97.5])
+    return Interval(float(middle_mean(data)), float(low), float(high))
 
 
-def probability_of_improvement(values: Sequence[float], rivals: Sequence[float]) -> Interval:
-    """``P(X > Y)``, a tie being half a win (arXiv 2108.13264): over all pairs, resampling both for the interval."""
-    generator = np.random.default_rng(0)
-
-    def drawn(data: Sequence[float]) -> np.ndarray:
-        return np.asarray(data, dtype=float)[generator.integers(0, len(data), (RESAMPLES, len(data)))]
-
-    def won(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-        gaps = ours[..., :, None] - theirs[..., None, :]
-        return ((gaps > 0) + 0.5 * (gaps == 0)).mean((-2, -1))
-
-    low, high = np.percentile(won(drawn(values), drawn(rivals)), [2.5, 97.5])
-    return Interval(float(won(np.asarray(values), np.asarray(rivals))), float(low), float(high))
-
-
-def stratified_mean(strata: Sequence[Sequence[float]]) -> Interval:
-    """Mean over strata (tasks) of the interquartile means inside them; the interval resamples each for itself."""
-    generator = np.random.default_rng(0)
-    means, drawn = [], []
-    for values in strata:
-        data = np.asarray(values, dtype=float)
-        means.append(_middle_mean(data))
-        drawn.append(_middle_mean(data[generator.integers(0, len(data), (RESAMPLES, len(data)))]))
-    low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])
-    return Interval(float(np.mean(means)), float(low), float(high))
-
-
-def _middle_mean(data: np.ndarray) -> np.ndarray:
+def middle_mean(data: np.ndarray) -> np.ndarray:
     """Over the last axis, without the lowest and the highest quarter, rounded down."""
     cut = data.shape[-1] // 4
     return np.sort(data)[..., cut : data.shape[-1] - cut].mean(-1)

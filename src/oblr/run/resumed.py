@@ -12,7 +12,6 @@ from typing import Any
 
 from oblr.errors import SettingError
 from oblr.run.manifest import before, damaged, found, is_complete
-from oblr.run.moved import renewed
 
 #: Where a run lies, and whether it is a resumed one, makes it no other run.
 PLACES = ("paths", "ckpt_path")
@@ -58,7 +57,7 @@ def choose_checkpoint(ckpt_path: str, folder: Path, say: Callable[[str], None] =
 def differences(before: Any, now: Any, path: str = "") -> Iterator[Difference]:
     """Where two configurations differ, besides :data:`PLACES`. A section of another class is one difference."""
     if not (isinstance(before, Mapping) and isinstance(now, Mapping)) or _class(before) != _class(now):
-        if _value(before, path) != _value(now, path):
+        if _value(before) != _value(now):
             yield path, before, now
         return
     for key in dict.fromkeys([*before, *now]):
@@ -129,9 +128,8 @@ def _numbers(before: Any, now: Any) -> bool:
 
 
 def _class(section: Mapping[str, Any]) -> str | None:
-    target = section.get("_target_")
-    return None if target is None else renewed(str(target))
+    return section.get("_target_")
 
 
-def _value(value: Any, path: str) -> Any:
-    return renewed(str(value)) if path.endswith("_target_") else (isinstance(value, bool), value)  # True == 1
+def _value(value: Any) -> Any:
+    return isinstance(value, bool), value  # True == 1

@@ -13,7 +13,6 @@ import yaml
 from oblr.errors import SettingError
 from oblr.metrics.aggregate import Interval, interquartile_mean
 from oblr.run.disk import write_whole
-from oblr.run.moved import renewed
 from oblr.run.provenance import FINISHED
 from oblr.run.resumed import PLACES
 
@@ -123,9 +122,9 @@ def differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """A configuration's settings by their paths, classes by today's names."""
+    """A configuration's settings by their paths."""
     if not isinstance(node, dict):
-        return {prefix.rstrip("."): renewed(node) if prefix.endswith("_target_.") else node}
+        return {prefix.rstrip("."): node}
     return {name: value for key, child in node.items() for name, value in flat(child, f"{prefix}{key}.").items()}
 
 

@@ -11,7 +11,7 @@ class AnnealedSchedule(Schedule):
     """``η_t = (1 − t/T) · η'_t``, where ``η'_t`` is another schedule's.
 
     What noise has added to a policy is paid once, at the end, and later steps take it away again: rates may stay large
-    for long, and should fall at last (``benchmarks/horizon.py`` computes how far).
+    for long, and should fall at last (``studies/horizon.py`` computes how far).
 
     Args:
         schedule: gives ``η'_t``.

@@ -109,19 +109,3 @@ class SNRSchedule(Schedule):
 def shrinkage(n_snr: float) -> float:
     """``N·SNR/(1 + N·SNR)``, 1 where the SNR is infinite."""
     return 1.0 if n_snr == float("inf") else n_snr / (1 + n_snr)
-
-
-def two_batch(small: float, small_groups: int, big: float, big_groups: int) -> tuple[float, float]:
-    """``‖∇J‖²`` and ``tr H`` from gradients of two sizes of batch, both unbiased (arXiv 1812.06162, appendix A.1).
-
-    From ``E‖ĝ_B‖² = ‖∇J‖² + tr H/B``: ``‖∇J‖² = (B‖ĝ_B‖² − b‖ĝ_b‖²)/(B − b)`` and
-    ``tr H = (‖ĝ_b‖² − ‖ĝ_B‖²)/(1/b − 1/B)``. It needs no gradient of a single group. Where it has them (``b = 1``,
-    ``‖ĝ_b‖²`` is M2) it is the estimate of :class:`Moments`. Two halves are one difference of gradients: they do not
-    know the noise any better as B grows.
-
-    Args:
-        small: ``‖ĝ_b‖²``, mean over the small batches.  small_groups: b.
-        big: ``‖ĝ_B‖²``.  big_groups: B > b.
-    """
-    signal = (big_groups * big - small_groups * small) / (big_groups - small_groups)
-    return signal, (small - big) / (1 / small_groups - 1 / big_groups)

@@ -1,0 +1,74 @@
+"""Runs on disk: a table of columns, which is small, and beside it a file with a line for each run made since.
+
+Squares of gradients are kept in float32. All else is as it was measured.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+#: Of every step: nearly all of these numbers are different, so that their bytes are sorted by place.
+SQUARES = ("mean_square", "square_mean", "alignment")
+#: Whose values come again, or much like each other: each is kept once. Means of rewards are float32's.
+ALIKE = ("overrides", "reward", "lr", "tokens")
+SCHEMA = pa.schema(
+    {
+        **{"task": pa.string(), "overrides": pa.list_(pa.string()), "revision": pa.string()},
+        "accuracy": pa.map_(pa.string(), pa.float64()),
+        **dict.fromkeys(("reward", *SQUARES), pa.list_(pa.float32())),
+        **{"lr": pa.list_(pa.float64()), "tokens": pa.list_(pa.int32()), "threads": pa.int16()},
+        **dict.fromkeys(("rollout_seconds", "update_seconds", "second_moment", "rloo"), pa.float64()),
+    }
+)
+#: What tells a run from others; all else is its record.
+RUN = ("task", "overrides", "revision")
+
+
+def lines_of(table: Path) -> Path:
+    """Where runs are added that ``table`` has not yet: two processes may do so at once."""
+    return table.with_suffix(".jsonl")
+
+
+def add(table: Path, run: dict[str, Any]) -> None:
+    with lines_of(table).open("a") as file:
+        file.write(json.dumps(run) + "\n")
+
+
+def added(table: Path) -> Iterator[dict[str, Any]]:
+    """Runs that were added since the table was written."""
+    lines = lines_of(table)
+    yield from map(json.loads, lines.read_text().splitlines() if lines.exists() else [])
+
+
+def read(table: Path) -> Iterator[dict[str, Any]]:
+    """All runs, in the order in which they were made: ``task``, ``overrides``, ``revision`` and ``record``."""
+    for row in pq.read_table(table).to_pylist(maps_as_pydicts="strict") if table.exists() else []:
+        record = {name: value for name, value in row.items() if name not in RUN and value is not None}
+        yield {name: row[name] for name in RUN} | {"record": record}
+    yield from added(table)
+
+
+def fold(table: Path) -> None:
+    """Take the runs that were added into the table, while nobody adds any.
+
+    Raises:
+        ValueError: a run has something that the table has no column for.
+    """
+    rows = [{name: run[name] for name in RUN} | run["record"] for run in read(table)]
+    if unknown := set().union(*rows) - {*SCHEMA.names}:
+        raise ValueError(f"{table} has no column for {', '.join(sorted(unknown))}")
+    unfinished = table.with_suffix(".unfinished")
+    pq.write_table(
+        pa.Table.from_pylist(rows, SCHEMA),
+        unfinished,
+        compression="zstd",
+        compression_level=22,
+        use_dictionary=["task", "revision", *(f"{name}.list.element" for name in ALIKE)],
+        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in SQUARES},
+    )
+    unfinished.replace(table)
+    lines_of(table).unlink(missing_ok=True)

@@ -1,0 +1,368 @@
+"""What helps? Learning rates, baselines and optimizers on small policies, each with its rate tuned alike.
+
+    python studies/results.py [--share K/N] [--only PART] [--kept] [--quick]
+
+A row of the table is an algorithm; a case is a row on a task over a horizon of 25, 100 or 300 steps of N = 16 prompts ×
+G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbers of responses.
+
+- **Tuning**: every case's ``eta0`` is tuned on that task and horizon by its late reward, on two seeds that are not used
+  again. Rates go by factors of two over a range that grows until the best is inside it.
+- **Racing**: at 25 steps all rows are run, on sums; at 100 those that a claim needs, on all tasks, and some others on
+  fewer; at 300 the claims alone, without the task of long responses, which takes twice the time. Another row that the
+  tuning leaves more than five points of late reward behind the constant rate goes no further on that task.
+- **Seeds**: ten of what a claim needs, five of all else and of the task of long responses.
+- **Accuracy** is sampled, on 256 held-out problems; final is after the last step, best the highest of the quarters'
+  ends, or of start and end over 25 steps. Training problems are never the same either: late reward is their mean over
+  the last quarter of the steps, of far more samples; area is the mean over all. Each is an interquartile mean over
+  seeds, with a 95 % bootstrap interval. Differences to a rival are taken seed by seed. P is the chance that a run beats
+  a run of the rival. Where five seeds exclude a tie in late reward or area, "by t" asks Student's interval too.
+- **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; it is the median over
+  seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
+  two of a seed had different numbers of threads, no CPU times are compared.
+
+Runs are kept beside ``studies/results/contest.parquet``; a second call goes on where the first was stopped, and
+``--share 1/2`` and ``--share 2/2`` can run side by side, with ``OMP_NUM_THREADS=1`` for a core each. ``--kept``, when
+they have ended, runs nothing: it takes their runs into ``contest.parquet``, writes the table of those tasks of each
+part that are complete into ``contest.json``, and draws the claims' curves into ``docs``. ``--quick``: a miniature with
+results of its own.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, median
+
+import kept
+import neighbours  # noqa: F401
+import scipy.stats
+from comparisons import probability_of_improvement, stratified_mean
+from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
+from curves import draw
+from report import ROOT, Estimate, Figure, write
+from training import TASKS, Record
+
+from oblr.metrics.aggregate import interquartile_mean
+from oblr.run.progress import shown
+
+
+def row(
+    baseline: str,
+    schedule: str,
+    *overrides: str,
+    rate: float | None = 0.01,
+    prompts: int = FULL,
+    group: int = GROUP,
+) -> Row:
+    size = [] if (prompts, group) == (FULL, GROUP) else [f"N = {prompts}", f"G = {group}"]
+    name = ", ".join([baseline, schedule, *(override.removeprefix("schedule.") for override in overrides), *size])
+    return Row(name, (f"baseline={baseline}", f"schedule={schedule}", *overrides), rate, prompts, group)
+
+
+#: Every run that has been made.
+CONTEST = ROOT / "studies" / "results" / "contest.parquet"
+DROPPED = 5.0  # points of late reward on the tuning seeds
+#: Whose ``A_i² n_i`` is no second moment of an unbiased gradient: they scale it, or differ from token to token.
+APART = tuple(f"baseline={name}" for name in ("group_mean", "group_mean_std", "otb", "value"))
+OURS = "gradient_weighted"
+RIVAL, COSINE = row(OURS, "constant"), row(OURS, "cosine", rate=0.02)
+DEFAULT = row(OURS, "noise_linear", rate=0.03)
+#: The rates that a claim has to beat, and the schedule that it is about.
+CLAIMS = (RIVAL, COSINE, DEFAULT)
+#: The default without its decay.
+NOISE = row(OURS, "noise", rate=0.02)
+#: The default's decay alone.
+LINEAR = row(OURS, "linear", rate=0.02)
+#: 64 problems, each of which comes again every fourth step; and baselines that remember them.
+RECURRING = "data.train.size=64"
+FORGETFUL = row(OURS, "constant", RECURRING)
+HISTORIES = (
+    FORGETFUL,
+    row("history", "constant", RECURRING),
+    row("history", "constant", "baseline.weighted=false", RECURRING),
+)
+#: AdamW, whose steps are of one length for each number.
+ADAMW = row(OURS, "constant", "optimizer=adamw", rate=1.25e-4)
+ADAMS = (
+    ADAMW,
+    row(OURS, "cosine", "optimizer=adamw", rate=2.5e-4),
+    row(OURS, "noise_linear", "optimizer=adamw", rate=2.5e-4),
+)
+RLOO = row("rloo", "constant")
+#: The paper's rate from averaged moments; the paper's own takes those of the current batch, ``plug_in``.
+SMOOTHED = "schedule.estimator=ema"
+SNR = row(OURS, "snr", SMOOTHED, rate=0.03)
+#: What every row is compared with.
+RIVALS = {
+    RIVAL: "the constant rate's",
+    COSINE: "cosine's",
+    DEFAULT: "noise_linear's",
+    FORGETFUL: "gradient_weighted's",
+    ADAMW: "AdamW's",
+    RLOO: "RLOO's",
+}
+#: Clipping at the norm of the start, under the default's decay.
+CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
+#: Asked on sums alone: the other baseline, and the SNR schedule.
+OTHERS = (RLOO, row("rloo", "noise_linear", rate=0.03), SNR)
+#: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
+#: many steps of a quarter.
+SCHEDULES = (
+    row(OURS, "snr", "schedule.estimator=debiased", rate=0.03),
+    row(OURS, "snr", "schedule.estimator=plug_in", rate=0.02),
+    row(OURS, "snr", SMOOTHED, "schedule.floor=0.3", rate=0.03),
+    LINEAR,
+    row(OURS, "inverse_sqrt", rate=0.03),
+    row(OURS, "snr_linear", rate=0.04),
+    row(OURS, "noise_linear", rate=0.015, prompts=4),
+)
+#: As many responses a step, of more prompts or of fewer.
+SIZES = (row(OURS, "constant", prompts=32, group=4), row(OURS, "constant", prompts=8, group=16))
+BASELINES = tuple(
+    row(baseline, "constant")
+    for baseline in (
+        *("none", "batch_mean", "group_mean", "group_mean_std", "opo", "otb", "adaptive", "shrinkage"),
+        *("remax", "value"),
+    )
+)
+LOSSES = (row("group_mean", "constant", "loss=gepo"), row("group_mean_std", "constant", "loss=capo"))
+#: AdamW over 25 steps.
+ADAPTIVE = (
+    ADAMW,
+    row(OURS, "snr", SMOOTHED, "optimizer=adamw", rate=1e-3),
+    row(OURS, "noise", "optimizer=adamw", rate=1e-3),
+    row(OURS, "noise", "schedule.power=0.5", "optimizer=adamw", rate=1e-3),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that run on tasks over one horizon.
+
+    Attributes:
+        seeds: on every task but that of long responses, which has five at most.
+        rivals: those that each row is compared with.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    horizon: int
+    seeds: tuple[int, ...]
+    tasks: tuple[str, ...] = TASKS
+    rivals: tuple[Row, ...] = (RIVAL,)
+
+    def cases(self) -> Iterator[Case]:
+        for task in self.tasks:
+            for chosen in self.rows:
+                yield Case(task, chosen, self.horizon)
+
+    def seeds_on(self, task: str) -> tuple[int, ...]:
+        return self.seeds if task in SHORT else self.seeds[: len(FIVE)]
+
+
+#: Seeds of a row that claims something, and of another.
+TEN = tuple(range(1, 11))
+FIVE = TEN[:5]
+#: Tasks of short responses.
+SHORT, SUMS = TASKS[:3], TASKS[:1]
+PARTS = (
+    Part("claims", CLAIMS, 100, TEN, rivals=(RIVAL, COSINE)),
+    Part("noise", (NOISE,), 100, FIVE, rivals=(RIVAL, COSINE)),
+    Part("decay", (LINEAR,), 100, FIVE, SHORT, (RIVAL, DEFAULT)),
+    Part("adamw", ADAMS, 100, FIVE, SUMS, (ADAMW, DEFAULT)),
+    Part("clipping", (CLIPPED,), 100, FIVE, ("pocket", "pocket_rare"), (DEFAULT,)),
+    Part("recurring", HISTORIES, 100, FIVE, SUMS, (FORGETFUL,)),
+    Part("others", OTHERS, 100, FIVE, SUMS, (RIVAL, DEFAULT)),
+    Part(
+        "short",
+        (*CLAIMS, NOISE, RLOO, SNR, *BASELINES, *LOSSES, *SIZES, *SCHEDULES, *ADAPTIVE),
+        25,
+        FIVE,
+        SUMS,
+        (RIVAL, DEFAULT, RLOO),
+    ),
+    Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
+)
+#: Of which there are pictures.
+DRAWN = ("claims", "long")
+QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), SUMS),)
+
+
+def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
+    """Their interquartile mean, with its interval."""
+    middle, low, high = interquartile_mean(values)
+    return Estimate(name, middle, unit, low=low, high=high)
+
+
+MEASURES: dict[str, Callable[[Record], float]] = {
+    "final accuracy": final,
+    "best accuracy": best,
+    "late reward": late,
+    "area": area,
+    "area per token": area_per_token,
+}
+
+
+def by_t(name: str, values: Sequence[float]) -> Estimate:
+    """Their mean with Student's interval, which few seeds need: percentiles of a bootstrap are too narrow there."""
+    middle, error = mean(values), float(scipy.stats.sem(values))
+    low, high = scipy.stats.t.interval(0.95, len(values) - 1, middle, error)
+    return Estimate(name, middle, "points", low=float(low), high=float(high))
+
+
+def over(records: Sequence[Record], rivals: Sequence[Record], measure: Callable[[Record], float]) -> list[float]:
+    """Points by which runs are ahead of a rival's, seed by seed."""
+    return [100 * (measure(a) - measure(b)) for a, b in zip(records, rivals, strict=True)]
+
+
+def case_figures(
+    case: Case,
+    records: Sequence[Record],
+    rivals: dict[str, Sequence[Record]],
+    constant: Sequence[Record],
+    rate: float | None,
+) -> Iterator[Figure]:
+    """A row of the table: what it reached, and against rivals on the same seeds; cost is over the constant rate's."""
+    if rate is not None:
+        yield Figure(f"{case.name}: η₀", rate, "tuned")
+    yield Figure(f"{case.name}: mean learning rate", mean(step for record in records for step in record.lr), "")
+    for name, measure in MEASURES.items():
+        yield over_seeds(f"{case.name}: {name}", "%", [100 * measure(record) for record in records])
+        for rival, theirs in rivals.items():
+            gaps = over(records, theirs, measure)
+            found = over_seeds(f"{case.name}: {name}, over {rival}", "points", gaps)
+            yield found
+            if len(gaps) == len(FIVE) and found.low * found.high > 0 and measure in (late, area):
+                yield by_t(f"{found.name}, by t", gaps)
+            if measure is late:
+                ahead = sum(gap > 0 for gap in gaps)
+                yield Figure(f"{case.name}: seeds whose {name} is ahead of {rival}", ahead, f"of {len(gaps)}")
+    chance, low, high = probability_of_improvement(*([final(run) for run in group] for group in (records, constant)))
+    yield Estimate(f"{case.name}: P of a higher final accuracy", chance, "", low=low, high=high)
+
+    def cost(of: Callable[[Record], float], pairs: Sequence[tuple[Record, Record]]) -> float:
+        return median(of(run) / of(other) for run, other in pairs)
+
+    pairs = list(zip(records, constant, strict=True))
+    yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens), pairs), "× rival")
+    if alike := [(run, other) for run, other in pairs if run.threads == other.threads]:
+        whole = cost(lambda run: run.rollout_seconds + run.update_seconds, alike)
+        yield Figure(f"{case.name}: CPU time", whole, "× rival")
+        yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds, alike), "× rival")
+    if case.row.overrides[0] not in APART:
+        moment = sum(run.second_moment for run in records) / sum(run.rloo for run in records)
+        yield Figure(f"{case.name}: second moment", moment, "× RLOO on the same rollouts")
+
+
+def points_behind(case: Case, runs: Runs) -> float:
+    """By which the best rate of a row is behind the constant one's, in late reward on the tuning seeds."""
+    reached = runs.reached(case)  # first: meanwhile another share may run the rival
+    return 100 * (runs.reached(replace(case, row=RIVAL)) - reached)
+
+
+def raced(case: Case, seeds: Sequence[int], runs: Runs) -> list[Record]:
+    """The runs of a row with its tuned rate; none where the tuning has left it too far behind.
+
+    What a claim is about, and its rivals, run to the end.
+    """
+    behind = case.row not in CLAIMS and points_behind(case, runs) > DROPPED
+    return [] if behind else runs.of(case, seeds)
+
+
+def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
+    gaps: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
+    for case in part.cases():
+        seeds = part.seeds_on(case.task)
+        if not (records := raced(case, seeds, runs)):
+            yield Figure(f"{case.name}: dropped, behind the constant rate by", points_behind(case, runs), "points")
+            continue
+        others = {RIVALS[row]: replace(case, row=row) for row in part.rivals if row != case.row}
+        rivals = {name: runs.of(other, seeds) for name, other in others.items()}
+        constant = runs.of(replace(case, row=RIVAL), seeds)
+        yield from case_figures(case, records, rivals, constant, runs.tuned(case))
+        for name, measure in MEASURES.items():
+            for rival, theirs in rivals.items():
+                of_row = gaps.setdefault((case.row.name, name), {}).setdefault(rival, [])
+                of_row.append(over(records, theirs, measure))
+    for (name, measured), of_rivals in gaps.items() if len(part.tasks) > 1 else ():
+        for rival, strata in of_rivals.items():
+            if len(strata) == len(part.tasks):
+                gap, low, high = stratified_mean(strata)
+                title = f"all tasks, {part.horizon} steps, {name}: {measured}, over {rival}"
+                yield Estimate(title, gap, "points", low=low, high=high)
+        ahead = sum(
+            all(interquartile_mean(rival).low > 0 for rival in task) for task in zip(*of_rivals.values(), strict=True)
+        )
+        title = f"{part.horizon} steps, {name}: tasks on which its {measured} is ahead of every rival's"
+        yield Figure(title, ahead, f"of {len(part.tasks)}")
+    yield Figure(f"{part.name}: comparisons", sum(map(len, gaps.values())) * len(part.tasks), "")
+
+
+def complete(part: Part, task: str, runs: Runs) -> bool:
+    """Whether all runs of a part on a task are there, those that tuned it included; of runs that are not made."""
+    try:
+        for one in {RIVAL, *part.rivals, *part.rows}:
+            raced(Case(task, one, part.horizon), part.seeds_on(task), runs)
+    except MissingRunError:
+        return False
+    return True
+
+
+def kept_parts(runs: Runs) -> Iterator[Part]:
+    """Every part, on those tasks of which all its runs are there."""
+    for part in PARTS:
+        if tasks := tuple(task for task in part.tasks if complete(part, task, runs)):
+            yield replace(part, tasks=tasks)
+
+
+def kept_figures(runs: Runs) -> list[Figure]:
+    """The table of what is there."""
+    return [figure for part in kept_parts(runs) for figure in part_figures(part, runs)]
+
+
+def picture(part: Part, runs: Runs) -> None:
+    """The curves of a part's rows: ``docs/contest-100.png`` for 100 steps."""
+    names = {row: row.name.removeprefix(f"{OURS}, ") for row in part.rows}
+    records = {
+        task: {names[row]: runs.of(Case(task, row, part.horizon), part.seeds_on(task)) for row in part.rows}
+        for task in part.tasks
+    }
+    draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
+
+
+def write_kept(runs: Runs) -> None:
+    write("contest", kept_figures(runs))  # first: pictures that differ would count as changes of the code
+    for part in kept_parts(runs):
+        if part.name in DRAWN:
+            picture(part, runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", default="1/1", metavar="K/N", help="of the cases")
+    parser.add_argument("--only", choices=[part.name for part in PARTS], help="a part of the table")
+    parser.add_argument("--kept", action="store_true", help="the table of what is there")
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        path = CONTEST.with_name("contest-quick.parquet")
+        kept.lines_of(path).unlink(missing_ok=True)
+        runs, parts = Runs(path, (101,), ("rollout.prompts_per_step=4", "data.held_out.size=8")), QUICK
+    else:
+        runs, parts = Runs(CONTEST), [part for part in PARTS if arguments.only in (None, part.name)]
+    share, shares = map(int, arguments.share.split("/"))
+    todo = [] if arguments.kept else [(part, case) for part in parts for case in [*part.cases()][share - 1 :: shares]]
+    with shown(len(todo), 0, "configurations") as display:
+        display.phase("runs")
+        for part, case in todo:
+            raced(case, part.seeds_on(case.task), runs)
+            display.advance(1)
+            display.line()
+    if arguments.quick:
+        write("results-quick", [figure for part in parts for figure in part_figures(part, runs)])
+    elif arguments.kept or (shares == 1 and arguments.only is None):
+        kept.fold(CONTEST)
+        write_kept(Runs(CONTEST, makes=False))
+
+
+if __name__ == "__main__":
+    main()

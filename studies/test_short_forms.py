@@ -1,0 +1,14 @@
+"""Every study runs in its short form."""
+
+import os
+
+import pytest
+from short_forms import check
+
+NAMES = ["bounds", "estimators", "history", "horizon", "lag", "lost", "overshoot", "ratios", "results"]
+NAMES += ["second_update", "tasks", "tiers"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_short_form(name):
+    check(f"studies/{name}.py", os.environ)
