@@ -258,7 +258,7 @@ class PolicyModule(LogsOnce):
         worst = torch.stack([known.mean(), known.quantile(0.99), gaps.max()])
         gap = LogprobGap(*of_run().reduce(worst, "max").tolist())
         for name, bound in self.logprob_gap_bounds.items():
-            if not (found := getattr(gap, name)) <= bound or math.isinf(found):
+            if not (found := getattr(gap, name)) <= bound:
                 raise StaleEngineError(
                     f"the rollout engine is stale: after sync {batch.weight_version} the {name} of its tokens' "
                     f"|log π − log μ| is {found:.3g} nats, more than policy.logprob_gap_{name}={bound:g}"
