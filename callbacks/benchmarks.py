@@ -10,11 +10,13 @@ from callbacks.evaluation import Evaluation
 from callbacks.observer import log_now, rollout_data
 from oblr.evaluation.attempts import Attempts, Benchmark, attempt, check_tries, longest, new_tokens
 from oblr.evaluation.measures import measure
+from oblr.kinds import Count, Few, Seed, checked
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.run.ranks import of_run
 from oblr.run.terminal import say
 
 
+@checked("callbacks.benchmarks")
 class BenchmarkEvaluation(Evaluation):
     """Logs each benchmark's figures and the ends of their 95 % intervals: ``eval/<benchmark>/avg@4``, ``…_low``, ….
 
@@ -25,22 +27,22 @@ class BenchmarkEvaluation(Evaluation):
         benchmarks: by name.
         every: steps between evaluations.
         samples: responses to each problem, at the training temperature.
-        k: of pass@k and maj@k.
+        k: tries of pass@k and maj@k.
         limit: the first so many problems of each; None: all.
-        seed: of the sampling.
+        seed: of the sampling, the same at every evaluation.
     """
 
     def __init__(
         self,
         benchmarks: Mapping[str, Benchmark],
-        every: int,
-        samples: int,
-        k: Sequence[int],
-        limit: int | None = None,
-        seed: int = 0,
+        every: Count,
+        samples: Few,
+        k: Sequence[Few],
+        limit: Count | None = None,
+        seed: Seed = 0,
     ):
         super().__init__(every)
-        check_tries(samples, k, limit)
+        check_tries(samples, k)
         self.benchmarks, self.samples, self.k, self.seed = dict(benchmarks), samples, list(k), seed
         self.problems = {name: benchmark.first(limit) for name, benchmark in self.benchmarks.items()}
 

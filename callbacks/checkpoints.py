@@ -6,32 +6,27 @@ from pathlib import Path
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from oblr.errors import SettingError
+from oblr.kinds import Count, checked
 from oblr.record.shown import tensorboard
 from oblr.run.manifest import Order, next_attempt, outdated
 
 
+@checked("callbacks.checkpoints")
 class Checkpoints(Checkpoint):
     """Saves every ``every`` steps, after the last one, and after the one that a signal has ended the run with.
 
     Args:
         dirpath: folder of the checkpoints, ``step-<steps done>.ckpt`` each.
-        every: steps.
+        every: steps between two of them.
         keep: how many to keep, the newest; older ones go when a new one has been read back from the disk. Those of
             later steps, which a run that has gone back to an earlier one has left behind, stay until it is there again.
 
     Attributes:
         attempt: a number of the run that grows each time that it goes on; by it, and then by step, checkpoints are
             ordered.
-
-    Raises:
-        SettingError: not a count.
     """
 
-    def __init__(self, dirpath: str, every: int, keep: int = 2):
-        for setting, value in (("every", every), ("keep", keep)):
-            if value < 1:
-                raise SettingError(f"callbacks.checkpoints.{setting}", f"{value} is not a count", "use at least 1")
+    def __init__(self, dirpath: str, every: Count, keep: Count = 2):
         self.folder, self.every, self.keep = Path(dirpath), every, keep
         self.attempt = 1
 

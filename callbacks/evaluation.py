@@ -9,6 +9,7 @@ import torch
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer, log_now, rollout_data
+from oblr.kinds import Count, Few, Seed
 from oblr.metrics.accuracy import ProblemAccuracy, figure
 from oblr.metrics.aggregate import Interval
 from oblr.policy.step import PolicyModule
@@ -20,7 +21,7 @@ from oblr.types import RolloutBatch, Sampling
 class Evaluation(Observer, ABC):
     """Evaluates before the first step, every so many, and after the last."""
 
-    def __init__(self, every: int):
+    def __init__(self, every: Count):
         self.every = every
 
     @abstractmethod
@@ -46,7 +47,7 @@ class HeldOutEvaluation(Evaluation):
         seed: of the sampling, the same at every evaluation.
     """
 
-    def __init__(self, every: int, samples: int = 4, seed: int = 0):
+    def __init__(self, every: Count, samples: Few = 4, seed: Seed = 0):
         super().__init__(every)
         self.samples, self.seed = samples, seed
         self.best, self.graded = -math.inf, False

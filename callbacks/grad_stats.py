@@ -8,6 +8,7 @@ from torchmetrics.functional import pearson_corrcoef
 from callbacks.observer import Observer
 from oblr.baselines.base import live_groups
 from oblr.gradnorm.measure import GradNorms
+from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.record.shown import show
 from oblr.run.ranks import of_run
@@ -27,7 +28,7 @@ class GradStats(Observer):
         every: steps between measurements that the step itself would not make.
     """
 
-    def __init__(self, every: int = 5):
+    def __init__(self, every: Count = 5):
         self.every = every
         self.measured: Tensor | None = None
 

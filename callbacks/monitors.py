@@ -11,6 +11,7 @@ from lightning import Trainer
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, Groups, all_groups
+from oblr.kinds import Count, Decay, Positive
 from oblr.policy.step import PolicyModule
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.noise import NoiseSchedule
@@ -38,7 +39,7 @@ class Monitor(ABC):
     #: what a checkpoint has, so that a resumed run does not warn again
     kept: ClassVar[tuple[str, ...]] = ("failing", "streak")
 
-    def __init__(self, bound: float, patience: int):
+    def __init__(self, bound: Positive, patience: Count):
         self.bound, self.patience = bound, patience
         self.failing, self.streak = False, 0
 
@@ -64,7 +65,11 @@ class Monitor(ABC):
 
 
 class Monitors(Observer):
-    """Logs what the monitors, given by name, measure, and warns where a failure begins."""
+    """Logs what the monitors measure, and warns where a failure begins.
+
+    Args:
+        monitors: by name.
+    """
 
     def __init__(self, **monitors: Monitor):
         self.monitors = monitors
@@ -92,6 +97,9 @@ class LearningRateCollapse(Monitor):
 
     Of :class:`SNRSchedule`, after its warm-up, and :class:`NoiseSchedule`, apart from a decay that is set besides:
     where anything else gives a small rate, it was asked for. A step without any gradient tells nothing of the schedule.
+
+    Args:
+        bound: least learning rate, over ``η₀``.
     """
 
     def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
@@ -122,6 +130,9 @@ class BaselineBlowUp(Monitor):
     and worst. A median below ``bound`` responses is the failure; one that is merely small is not: where most responses
     are nearly certain, the optimal weights are those of the few others. Baselines without weights are not watched, nor
     are groups of two, where leaving one out leaves no choice.
+
+    Args:
+        bound: least effective number of responses in a group.
     """
 
     def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
@@ -146,9 +157,12 @@ class OwnSampleDependence(Monitor):
 
     Tried out on the first group that took part, at every ``every``-th step. Baselines whose advantages differ from
     token to token cannot be tried out on what a report has.
+
+    Args:
+        every: steps between two tries.
     """
 
-    def __init__(self, every: int):
+    def __init__(self, every: Count):
         super().__init__(bound=1e-6, patience=1)  # float64 rounds far below that
         self.every = every
 
@@ -197,12 +211,13 @@ class EntropyCollapse(Monitor):
     That is a moving average of the entropy, over the entropy of the first step, which the average starts from.
 
     Args:
-        decay: of the moving average, in [0, 1).
+        bound: least entropy, over the first step's.
+        decay: what the average of the entropy keeps at a step.
     """
 
     kept = (*Monitor.kept, "first", "average")
 
-    def __init__(self, bound: float, patience: int, decay: float = 0.9):
+    def __init__(self, bound: Positive, patience: Count, decay: Decay = 0.9):
         super().__init__(bound, patience)
         self.decay = decay
         self.first = self.average = math.nan

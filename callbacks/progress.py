@@ -19,6 +19,7 @@ from rich.text import Text
 from callbacks.observer import Observer
 from callbacks.samples import plain
 from callbacks.throughput import Throughput
+from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.run.terminal import idle, say
 from oblr.run.timing import Stopwatch
@@ -35,7 +36,7 @@ class LiveProgress(Observer):
         every: steps between two samples, a prompt with a response and its reward.
     """
 
-    def __init__(self, every: int = 10):
+    def __init__(self, every: Count = 10):
         self.every = every
         self.progress: Progress | None = None
 

@@ -11,6 +11,7 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from callbacks.observer import Observer
+from oblr.kinds import Positive
 from oblr.policy.step import PolicyModule
 from oblr.record.rollouts import step_of
 from oblr.run.disk import write_whole
@@ -29,10 +30,10 @@ class RolloutLog(Observer):
 
     Args:
         dirpath: folder of the files.
-        limit_mib: what those of all ranks may take.
+        limit_mib: what those of all ranks may take, MiB.
     """
 
-    def __init__(self, dirpath: str, limit_mib: float = 1024):
+    def __init__(self, dirpath: str, limit_mib: Positive = 1024):
         self.folder, self.limit = Path(dirpath), limit_mib * 2**20
         self.warned, self.begun = False, False
 

@@ -1,10 +1,14 @@
 """A few rollouts to read, at every so many steps."""
 
+from typing import Annotated
+
+from annotated_types import Ge, Le
 from lightning import Trainer
 from torch import Tensor
 
 from callbacks.observer import Observer
 from callbacks.rollouts import shares
+from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.record.shown import Rows, show
 from oblr.run.plain import verbatim
@@ -21,10 +25,10 @@ class SampleTable(Observer):
 
     Args:
         every: steps between tables.
-        rows: responses of each kind.
+        rows: responses of each kind that are shown.
     """
 
-    def __init__(self, every: int = 10, rows: int = 3):
+    def __init__(self, every: Count = 10, rows: Annotated[int, Ge(1), Le(10_000)] = 3):
         self.every, self.rows = every, rows
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from lightning import Trainer
 
 from callbacks.observer import Observer
+from oblr.kinds import Decay
 from oblr.policy.step import PolicyModule
 from oblr.schedules.snr import SNREstimates, shrinkage
 from oblr.types import StepReport
@@ -17,10 +18,10 @@ class SNRMonitor(Observer):
     """Logs moments, SNR, noise scale, and the factor of ``η₀`` that each estimator gives.
 
     Args:
-        decay: of the moving averages behind the ``ema`` estimate.
+        decay: what the moving averages behind the ``ema`` estimate keep at a step.
     """
 
-    def __init__(self, decay: float = 0.9):
+    def __init__(self, decay: Decay = 0.9):
         self.estimates = SNREstimates(decay)
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:

@@ -31,7 +31,12 @@ HEADLINES = {
 
 
 class TensorBoard(TensorBoardLogger):
-    """Lightning's logger, with a description of every tag, a layout of custom scalars and a row of hyper-parameters."""
+    """Lightning's logger, with a description of every tag, a layout of custom scalars and a row of hyper-parameters.
+
+    Args:
+        save_dir: folder.
+        version: folder in it.
+    """
 
     def __init__(self, save_dir: str, version: str = "tensorboard"):
         super().__init__(save_dir, name="", version=version, default_hp_metric=False)

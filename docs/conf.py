@@ -11,6 +11,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
+from oblr.settings.reference import reference
+
 ROOT = Path(__file__).resolve().parent.parent
 
 project, author, html_title = "OBLR-PO", "OBLR-PO", "OBLR-PO"
@@ -45,7 +47,7 @@ def options(group: str) -> str:
 
 
 def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
-    """Replace ```` ```{options} GROUP``` ````, and let links out of ``docs`` lead to the clone's files.
+    """Fill in ```` ```{options} GROUP``` ```` and ```` ```{settings}``` ````, and let links out of ``docs`` lead there.
 
     The pages are built inside the clone, two folders below ``docs``'s neighbours.
     """
@@ -58,6 +60,7 @@ def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
         return f'<a href="../../{target}">{text}</a>'
 
     source[0] = re.sub(r"```\{options\} (\w+)\n```", lambda found: options(found[1]), source[0])
+    source[0] = re.sub(r"```\{settings\}\n```", lambda found: reference(ROOT / "conf"), source[0])
     source[0] = re.sub(r"\[([^][]*)\]\(\.\./([^)\s]+)\)", anchor, source[0])
 
 

@@ -1,6 +1,6 @@
-"""Print the reference of all settings: ``python src/settings.py > docs/settings.md``."""
+"""Print the reference of all settings: ``python src/settings.py``."""
 
-from oblr.commands.reference import main
+from oblr.commands.scripts import settings
 
 if __name__ == "__main__":
-    main()
+    settings()

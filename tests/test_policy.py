@@ -19,6 +19,7 @@ from oblr.baselines.shrinkage import ShrinkageBaseline
 from oblr.errors import StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
+from oblr.kinds import LARGEST
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
 from oblr.policy import step
@@ -309,4 +310,4 @@ def test_an_engine_without_any_number_stops_the_run_whatever_the_bounds(tmp_path
     rollouts = [replace(r, completion=completion) for r, completion in zip(batch.rollouts, numberless, strict=True)]
     batch = replace(batch, rollouts=rollouts)
     with pytest.raises(StaleEngineError, match="is inf nats"):
-        take_steps(tmp_path, batch, bound=math.inf)
+        take_steps(tmp_path, batch, bound=LARGEST)

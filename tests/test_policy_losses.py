@@ -18,6 +18,7 @@ from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
+from oblr.kinds import LARGEST
 from oblr.losses.base import Loss
 from oblr.losses.capo import CAPOLoss
 from oblr.losses.cispo import CISPOLoss
@@ -226,7 +227,7 @@ CASES = {
     "gspo": Case(lambda: GSPOLoss(0.02, 0.03), gspo(0.02, 0.03), one, gspo(INF, INF)),
     "luspo": Case(lambda: GSPOLoss(normalise="none"), gspo(3e-4, 4e-4), length, gspo(INF, INF)),
     "cispo": CISPO,
-    "cispo-group": Case(lambda: CISPOLoss(INF, 0.1, "group"), token(high=1.1), per_group),
+    "cispo-group": Case(lambda: CISPOLoss(LARGEST, 0.1, "group"), token(high=1.1), per_group),
     "gepo": Case(GEPOLoss, gepo(INF)),
     "gepo-clipped": Case(lambda: GEPOLoss(0.2, "none"), gepo(0.2), length, gepo(INF)),
     "capo": Case(lambda: CAPOLoss(1e-2, 2e-5), capo(1e-2, 2e-5, 1e-2), one, unclipped_tokens),

@@ -14,40 +14,68 @@ from hypothesis import HealthCheck, given, settings, strategies
 from omegaconf import OmegaConf
 from test_conf import composed
 
+import oblr.baselines
 from oblr.errors import SettingError
-from oblr.settings.check import CLASSES, check_settings
-from oblr.settings.data import DATA
-from oblr.settings.kinds import Part, Parts, Section, in_words
+from oblr.kinds import GIVEN, Part
+from oblr.schedules.noise import NoiseSchedule
+from oblr.settings.check import check_settings
+from oblr.settings.declared import OURS, declared, kind_of
+from oblr.settings.kinds import Parts, Section, in_words
+from oblr.settings.others import OTHERS
 from oblr.settings.reference import reference
-from oblr.settings.scripts import SCRIPTS
+from oblr.settings.scripts import DATA, SCRIPTS
 
-#: Arguments that scripts give, or torch.
-SUPPLIED = {"tokenizer", "end_ids", "vocabulary", "params", "callbacks", "plugins", "level"}
+#: All that the shipped configuration names.
+NAMED = set(re.findall(r"_target_: ([\w.]+)", "".join(path.read_text() for path in (ROOT / "conf").rglob("*.yaml"))))
+#: Of them ours, with their settings.
+CLASSES = {name: declared(name) for name in sorted(NAMED) if name.startswith(OURS)}
+#: Arguments of other people's classes that scripts give, or torch.
+SUPPLIED = {"params", "callbacks", "plugins"}
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_classes_take_what_the_schema_says_and_nothing_else(name):
+def test_what_is_read_of_a_constructor_is_what_it_is_when_it_is_imported(name):
+    parameters = inspect.signature(get_object(name)).parameters.values()
+    said = {
+        "*" if parameter.kind is parameter.VAR_KEYWORD else parameter.name: kind
+        for parameter in parameters
+        if (kind := kind_of(parameter.annotation)) is not GIVEN
+    }
+    assert said.keys() == CLASSES[name].keys()
+    for setting, (kind, _) in CLASSES[name].items():
+        assert kind == said[setting] or (isinstance(kind, dict | Part | Parts) and has_class(said[setting]))
+
+
+def has_class(kind: Any) -> bool:
+    """Whether it is made of more than numbers, words and switches."""
+    return kind is Any or isinstance(kind, Part | Parts) or any(map(has_class, get_args(kind)))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_peoples_classes_take_what_is_said_of_them_and_nothing_else(name):
     parameters = inspect.signature(get_object(name)).parameters.values()
     named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    own = {setting for setting in CLASSES[name] if setting != "*"}
-    assert own - named == set()
-    assert named - own - SUPPLIED == set()
+    assert OTHERS[name].keys() - named == set()
+    assert named - OTHERS[name].keys() - SUPPLIED == set()
 
 
-def test_every_class_of_the_shipped_configuration_is_in_the_schema():
-    text = "".join(path.read_text() for path in (ROOT / "conf").rglob("*.yaml"))
-    named = set(re.findall(r"_target_: ([\w.]+)", text))
-    assert named - CLASSES.keys() == {  # others' own
+def test_the_settings_of_all_that_the_shipped_configuration_names_are_known():
+    assert NAMED - CLASSES.keys() - OTHERS.keys() == {  # others' own
         "hydra.utils.get_method",
         "lightning.pytorch.loggers.MLFlowLogger",
         "lightning.pytorch.loggers.WandbLogger",
     }
-    assert len(named) > 60
+    assert len(CLASSES) > 60
 
 
 def test_every_setting_has_a_meaning_and_every_number_bounds():
     count = 0
-    for section in (*SCRIPTS.values(), {k: v for k, v in DATA.items() if k != "*"}, *CLASSES.values()):
+    for section in (
+        *SCRIPTS.values(),
+        {k: v for k, v in DATA.items() if k != "*"},
+        *CLASSES.values(),
+        *OTHERS.values(),
+    ):
         for path, kind, meaning in every(section):
             assert meaning, path
             assert bounded(kind), path
@@ -72,8 +100,20 @@ def bounded(kind: Any) -> bool:
     return all(bounded(part) for part in get_args(kind))
 
 
-def test_the_reference_is_of_these_settings():
-    assert (ROOT / "docs" / "settings.md").read_text() == reference(ROOT / "conf"), "make it again: see its head"
+def test_the_reference_has_range_and_meaning_and_what_is_shipped():
+    rows = reference(ROOT / "conf").splitlines()
+    assert "| `eta0` | number > 0 and ≤ 1000 | `0.01` | η₀, the learning rate that schedules lower |" in rows
+    (place,) = (at for at, row in enumerate(rows) if row.startswith("## `oblr.schedules.noise.NoiseSchedule` at "))
+    power = next(row for row in rows[place:] if row.startswith("| `power` | "))
+    assert power.startswith("| `power` | number > 0 and ≤ 1 | `1.0` | ")
+    assert [row for row in rows if re.search(r":\w+:`|as for `", row)] == []  # what only Python's readers know
+
+
+def test_what_is_said_elsewhere_is_what_is_said_there():
+    local, benchmark = declared("oblr.evaluation.local.local"), declared("oblr.evaluation.attempts.Benchmark")
+    pool, table = declared("oblr.rewards.pool.RewardPool"), declared("oblr.data.table.TableProblems")
+    assert local["trust"] == benchmark["trust"] == pool["trust"]
+    assert local["labels"] == table["labels"] == declared("oblr.data.choices.offered")["labels"]
 
 
 @pytest.fixture(scope="module")
@@ -204,9 +244,57 @@ def test_settings_of_other_peoples_classes_are_theirs(pocket):
         check_settings(changed(pocket, "baseline", mine), "train")
 
 
-def test_a_class_of_ours_that_the_schema_does_not_know_yet_can_be_tried_out(pocket):
-    made = {"_target_": "oblr.baselines.base.live_groups", "anything": 7}
-    check_settings(changed(pocket, "baseline", made), "train")
+def test_a_new_file_is_all_that_a_new_class_of_ours_needs(pocket, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import not_there\n"
+        "from pathlib import Path\n"
+        "from oblr.baselines.history import HistoryBaseline\n"
+        "from oblr.kinds import Given, Share\n"
+        "class Mine(HistoryBaseline):\n"
+        "    def __init__(self, mixed: Share | None, file: 'Path', untold, given: Given[not_there.A]):\n"
+        "        pass\n"
+        "class Heir(HistoryBaseline): ...\n"
+    )
+    monkeypatch.setattr(oblr.baselines, "__path__", [*oblr.baselines.__path__, str(tmp_path)])
+    mine = {"_target_": "oblr.baselines.mine.Mine", "mixed": None, "file": "a", "untold": [7]}
+    check_settings(changed(pocket, "baseline", mine), "train")
+    for setting, value, words in (
+        ("mixed", 7, "less than or equal to 1"),
+        ("mixt", 1, "did you mean mixed?"),
+        ("given", 1, "there is no such setting"),
+        ("discount", 1, "there is no such setting"),
+    ):
+        with pytest.raises(SettingError, match=rf"^baseline\.{setting}: .*{re.escape(words)}"):
+            check_settings(changed(pocket, "baseline", mine | {setting: value}), "train")
+    heir = {"_target_": "oblr.baselines.mine.Heir", "discount": 7}
+    with pytest.raises(SettingError, match=r"^baseline\.discount: 7 cannot work"):
+        check_settings(changed(pocket, "baseline", heir), "train")
+
+
+def test_a_part_may_be_left_out_where_its_class_may_be_none(pocket):
+    check_settings(changed(pocket, "policy.lora", None), "train")
+    with pytest.raises(SettingError, match=r"^policy\.loss: None names no class"):
+        check_settings(changed(pocket, "policy.loss", None), "train")
+
+
+@pytest.mark.parametrize(
+    ("slip", "argument"),
+    [
+        ({"power": 2}, "power"),
+        ({"level_steps": 0}, "level_steps"),
+        ({"level_steps": 1.5}, "level_steps"),
+        ({"power": math.nan}, "power"),
+        ({"eta0": math.inf}, "eta0"),
+    ],
+)
+def test_who_constructs_in_python_is_told_the_same(slip, argument):
+    with pytest.raises(SettingError, match=rf"^schedule\.{argument}: .* cannot work \(it should be "):
+        NoiseSchedule(**{"eta0": 1e-2} | slip)
+    with pytest.raises(SettingError, match=r"^schedule\.level_steps: 0 "):
+        NoiseSchedule(1e-2, 0)
+    with pytest.raises(TypeError, match="eta"):
+        NoiseSchedule(eta=3)
+    assert (NoiseSchedule(1e-2, 3, power=0.5).level_steps, NoiseSchedule(1, 3).power) == (3, 1.0)
 
 
 def test_a_reference_is_looked_at_where_it_leads_to_and_where_it_stands(pocket):

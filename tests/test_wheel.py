@@ -58,6 +58,7 @@ def test_demo_evaluation_and_report_outside_the_clone(installed):
     said = installed("oblr-eval", "model=last", "limit=4", "benchmarks=[chain_sum]", "rollout.engine=hf")
     assert "| chain_sum | 4 " in said
     assert f"report      {run / 'report.html'}" in installed("oblr-report", str(run))
+    assert "| `power` | number > 0 and ≤ 1 |" in installed("oblr-settings")
 
 
 def test_errors_lead_to_pages_that_came_along(installed):

@@ -175,8 +175,8 @@ def test_what_a_server_is_told():
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_num_seqs": 0}, r"max_num_seqs: 0 is not a count"),
-        ({"max_num_batched_tokens": -1}, r"max_num_batched_tokens: -1 is not a count"),
+        ({"max_num_seqs": 0}, r"max_num_seqs: 0 cannot work"),
+        ({"max_num_batched_tokens": -1}, r"max_num_batched_tokens: -1 cannot work"),
         ({"max_num_batched_tokens": 32, "max_num_seqs": 64}, r"max_num_batched_tokens: 32 are not enough"),
     ],
 )

@@ -1,6 +1,6 @@
 """A quieter estimate of the optimal baseline, chosen by how earlier steps would have fared under it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
+from oblr.kinds import Decay, NonNegative
 
 #: Of the weights, how much is the response's own norm; the rest is what its reward lets one expect.
 OWN = (0.0, 0.25, 0.5, 1.0)
@@ -28,14 +29,15 @@ class AdaptiveBaseline(Baseline):
     groups of equal rewards have advantages, and cost a pass like any other.
 
     Args:
-        pseudo_counts: values of ``κ`` to choose from; ``[0]`` leaves groups of equal rewards without advantages.
-        decay: of the moving averages over steps.
+        pseudo_counts: values of ``κ`` to choose from, how many responses' worth of the other groups' mean is mixed in;
+            ``[0]`` leaves groups of equal rewards without advantages.
+        decay: what the moving averages over steps keep at a step.
     """
 
     needs_norms = True
     leave_one_out = True
 
-    def __init__(self, pseudo_counts: tuple[float, ...] = (0.0,), decay: float = 0.9):
+    def __init__(self, pseudo_counts: Sequence[NonNegative] = (0.0,), decay: Decay = 0.9):
         self.choices = list(product(OWN, pseudo_counts))
         self.decay = decay
         self.fit = torch.zeros(5, dtype=torch.float64)  # Σ 1, R, R², u, uR with u = n over its step's mean

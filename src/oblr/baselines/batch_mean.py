@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups, batch_live
+from oblr.kinds import Positive
 
 
 class BatchMeanBaseline(Baseline):
@@ -14,11 +15,11 @@ class BatchMeanBaseline(Baseline):
     response in the step has none to compare it with: ``b = 0``, and ``normalise`` is refused.
 
     Args:
-        normalise: ``A_i = (R_i − mean R) / (std R + ε)`` over the step: biased, as all normalising is.
-        epsilon: added to the standard deviation.
+        normalise: whether ``A_i = (R_i − mean R) / (std R + ε)`` over the step: biased, as all normalising is.
+        epsilon: ``ε``, which keeps that division finite, in units of reward.
     """
 
-    def __init__(self, normalise: bool = False, epsilon: float = 1e-6):
+    def __init__(self, normalise: bool = False, epsilon: Positive = 1e-6):
         self.normalise, self.epsilon = normalise, epsilon
 
     @property

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
+from oblr.kinds import Positive
 
 
 class GroupMeanStdBaseline(Baseline):
@@ -12,10 +13,11 @@ class GroupMeanStdBaseline(Baseline):
     A group of equal rewards has zero advantages; one response a prompt is refused.
 
     Args:
-        epsilon: added to the standard deviation (of the group as a population).
+        epsilon: ``ε``, which keeps the division by the standard deviation (of the group as a population) finite, in
+            units of reward.
     """
 
-    def __init__(self, epsilon: float = 1e-6):
+    def __init__(self, epsilon: Positive = 1e-6):
         self.epsilon = epsilon
 
     @property

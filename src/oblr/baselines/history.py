@@ -8,6 +8,7 @@ from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
 from oblr.baselines.leave_one_out import leave_one_out_means
+from oblr.kinds import Share
 
 
 class HistoryBaseline(Baseline):
@@ -21,13 +22,13 @@ class HistoryBaseline(Baseline):
     ones had weights of zero. To a history equal rewards may be news: groups that have them take part, and cost a pass.
 
     Args:
-        discount: ``γ``; 0 remembers nothing.
-        weighted: ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``; else 1, as rivals have it.
+        discount: ``γ``, what of an earlier visit to a prompt counts, with each one since; 0 remembers nothing.
+        weighted: whether ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``, squared score norms; else 1, as rivals have it.
     """
 
     leave_one_out = True
 
-    def __init__(self, discount: float = 0.75, weighted: bool = True):
+    def __init__(self, discount: Share = 0.75, weighted: bool = True):
         self.discount, self.needs_norms = discount, weighted
         self.sums = dict[int, Tensor]()  # S and W of a problem, discounted, float64 [2]
 

@@ -13,7 +13,7 @@ class OPOBaseline(Baseline):
     Equal lengths give RLOO (pooled: the group mean). A group of equal rewards has zero advantages.
 
     Args:
-        pooled: include the own sample.
+        pooled: whether the mean contains the own sample, as published; biased.
     """
 
     leave_one_out = True

@@ -19,7 +19,7 @@ class OTBBaseline(Baseline):
     advantages.
 
     Args:
-        pooled: include the own sample, as published; biased.
+        pooled: whether the mean contains the own sample, as published; biased.
     """
 
     leave_one_out = True

@@ -19,7 +19,7 @@ class ShrinkageBaseline(Baseline):
     group of equal rewards has advantages wherever λ > 0.
 
     Args:
-        weighted: by ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``.
+        weighted: whether the mean that is shrunk is weighted by ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``.
     """
 
     leave_one_out = True

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
-from oblr.errors import SettingError
+from oblr.kinds import Decay, Positive, Share, checked
 from oblr.types import ResponseTokens
 
 
+@checked("baseline")
 class ValueBaseline(Baseline):
     """``A_it = Σ_{s≥t} λ^(s−t) δ_is``, ``δ_it = V_i,t+1 − V_it``, ``V`` after the end being ``R_i`` (arXiv 1506.02438).
 
@@ -25,24 +26,14 @@ class ValueBaseline(Baseline):
     than once, ``V`` has seen it from the second time on.
 
     Args:
-        trace: ``λ`` in [0, 1].
-        decay: of the moving average, in [0, 1).
-        ridge: penalty on ``‖w‖²``, relative to the mean square of a hidden unit; positive.
-
-    Raises:
-        SettingError: a setting out of its range.
+        trace: ``λ`` of GAE; below 1 biased.
+        decay: what the moving average keeps at a step.
+        ridge: penalty on ``‖w‖²``, over the mean square of a hidden unit.
     """
 
     per_token = True
 
-    def __init__(self, trace: float = 1.0, decay: float = 0.9, ridge: float = 1e-2):
-        for name, value, fits in (
-            ("trace", trace, 0 <= trace <= 1),
-            ("decay", decay, 0 <= decay < 1),
-            ("ridge", ridge, ridge > 0),
-        ):
-            if not fits:
-                raise SettingError(f"baseline.{name}", f"{value} is out of range", "see its comment in conf/baseline")
+    def __init__(self, trace: Share = 1.0, decay: Decay = 0.9, ridge: Positive = 1e-2):
         self.trace, self.decay, self.ridge = trace, decay, ridge
         self.moments: Tensor | None = None  # Σ x xᵀ with x = (h, 1, R), float64 [D + 2, D + 2]
         self.studied: Tensor | None = None  # of this step, on this rank

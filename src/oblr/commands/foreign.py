@@ -2,8 +2,8 @@
 
 Hydra makes an object of whatever a ``_target_`` says, and OmegaConf calls the functions in ``${name:…}``, one of which
 reads the environment. Both are fine in what the user writes. Who has written a checkpoint, or the folder of an
-evaluation, is not known. So of those count the classes that the reference of settings has, and what stands in the
-clone's configuration files, in those of the user's own ``--config-dir``, or on the command line.
+evaluation, is not known. So of those count what stands in the clone's configuration files, in those of the user's own
+``--config-dir``, or on the command line.
 """
 
 import re
@@ -21,7 +21,6 @@ from omegaconf.grammar_parser import parse
 
 from oblr.errors import SettingError
 from oblr.run.places import CONF
-from oblr.settings.check import CLASSES
 
 #: Functions of the configuration files, which tell nothing but places, and what other settings say.
 HARMLESS = {"root", "models", "computed_in", "run_folder", "hydra", "oc.select"}
@@ -59,7 +58,7 @@ def check_foreign(cfg: Any, typed: Sequence[str], setting: str, source: Path) ->
                 f"where that is right, give {path[: lifts.end(1)]} yourself",
             )
     for path, value in named(resolved):
-        if value not in CLASSES and value not in ours:
+        if value not in ours:
             raise SettingError(
                 setting,
                 f"{source} would run {value:.80} as {path}, which neither the command line nor a file of yours names",

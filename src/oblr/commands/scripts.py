@@ -1,4 +1,4 @@
-"""What ``src/*.py`` and an installed package (``oblr-train``, ``oblr-eval``, ``oblr-sweep``, ``oblr-report``) start.
+"""What ``src/*.py`` and an installed package (``oblr-train``, ``oblr-eval``, ``oblr-settings`` and others) start.
 
 What is large is imported when signals are heard: a Ctrl-C that comes while Python imports is one line, too.
 """
@@ -47,6 +47,10 @@ def sweep() -> None:
 
 def report() -> None:
     _call("report")
+
+
+def settings() -> None:
+    _call("reference")
 
 
 def serve() -> None:

@@ -22,9 +22,10 @@ def offered(
 
     Args:
         column: where the answer is from.
-        choices: one column with a list of them, whose answer is a label; or a column each, one of which is the
-            answer's: their order is then drawn by the question, so that the right one has no place of its own.
-        labels: the column with the list of labels; None where they are letters.
+        choices: of multiple choice: one column with a list of them, whose answer is a label; or a column each, one of
+            which is the answer's: their order is then drawn by the question, so that the right one has no place of its
+            own.
+        labels: the column with the list of labels; None: letters.
 
     Raises:
         SettingError: a row without a list of choices, with more than letters, or whose answer is none of them.

@@ -7,6 +7,7 @@ from oblr.data.prompts import encode, load
 from oblr.data.rows import read_rows
 from oblr.data.source import Source
 from oblr.errors import SettingError
+from oblr.kinds import Count, Share, checked
 from oblr.types import Problem
 
 
@@ -20,16 +21,17 @@ class Filtered:
     """The problems of ``source`` that all filters keep.
 
     Args:
-        setting: how the user calls the source, for what is said of it.
-        filters: by any name; each sees what the ones before it have kept.
-        size: the first so many of those that are kept; None for all.
+        source: what is filtered.
+        setting: what the user calls it, for what is said of it.
+        filters: by any name, in order; each sees what the ones before it have kept.
+        size: the first so many of those that are kept; None: all.
 
     Raises:
         SettingError: nothing is left.
     """
 
     def __init__(
-        self, source: Source, setting: str, filters: Mapping[str, Filter] | None = None, size: int | None = None
+        self, source: Source, setting: str, filters: Mapping[str, Filter] | None = None, size: Count | None = None
     ):
         self.problems, notes = list(source), list(source.notes)
         for choose in (filters or {}).values():
@@ -53,9 +55,14 @@ class Filtered:
 
 
 class PromptLength:
-    """Keeps prompts of at most ``limit`` tokens; all where that is None."""
+    """Keeps prompts of at most so many tokens.
 
-    def __init__(self, tokenizer: str, limit: int | None):
+    Args:
+        tokenizer: whose tokens are counted: folder or hub id of the policy.
+        limit: longest prompt, tokens; None: any.
+    """
+
+    def __init__(self, tokenizer: str, limit: Count | None):
         self.tokenizer, self.limit = tokenizer, limit
 
     def __call__(self, problems: Sequence[Problem]) -> tuple[list[bool], str]:
@@ -66,21 +73,23 @@ class PromptLength:
         return kept, f"prompts longer than data.max_prompt_tokens={self.limit}"
 
 
+@checked("data.difficulty")
 class PassRate:
     """Keeps problems of a known difficulty.
 
     Args:
-        path: JSONL with the ``id`` of a problem and its ``pass_rate``, the share of a policy's responses to it that
-            are right, as ``src/eval.py`` writes it for each problem; None keeps all problems.
-        low, high: smallest and largest pass rate to keep.
+        path: folder of a run of ``src/eval.py``, or JSONL with the ``id`` of a problem and its ``pass_rate``, the share
+            of a policy's responses to it that are right, as that writes it for each problem; None: all are kept.
+        low: least rate of right answers.
+        high: largest rate of right answers.
 
     Raises:
         SettingError: an empty interval, or a row without one of the two.
     """
 
-    def __init__(self, path: str | None, low: float, high: float):
-        if not 0 <= low <= high <= 1:
-            raise SettingError("data.difficulty", f"[{low}, {high}] are no pass rates", "use 0 <= low <= high <= 1")
+    def __init__(self, path: str | None, low: Share, high: Share):
+        if low > high:
+            raise SettingError("data.difficulty", f"[{low}, {high}] are no pass rates", "use low <= high")
         self.path, self.low, self.high = path, low, high
         self.rates: dict[str, float] = {}
         if path is None:

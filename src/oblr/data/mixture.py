@@ -1,11 +1,11 @@
 """Several sources as one."""
 
-import math
 import random
 from collections.abc import Iterator, Mapping
 
 from oblr.data.source import Source
 from oblr.errors import SettingError
+from oblr.kinds import Positive, Seed, check
 from oblr.types import Problem
 
 
@@ -16,21 +16,22 @@ class Mixture:
 
     Args:
         sources: by name.
-        weights: by the same names; chances of the sources, up to a factor.
+        weights: by the same names; how often each is drawn from, over the others.
+        seed: of the order.
 
     Raises:
         SettingError: sources and weights do not fit together.
     """
 
-    def __init__(self, sources: Mapping[str, Source], weights: Mapping[str, float], seed: int):
+    def __init__(self, sources: Mapping[str, Source], weights: Mapping[str, Positive], seed: Seed):
         if not sources or sources.keys() != weights.keys():
             raise SettingError(
                 "data.weights",
                 f"those of {sorted(weights)} do not fit the sources {sorted(sources)}",
                 "give each source a weight",
             )
-        if not all(math.isfinite(weight) and weight > 0 for weight in weights.values()):
-            raise SettingError("data.weights", f"{dict(weights)} are no chances", "use positive finite numbers")
+        for weight in weights.values():
+            check("data.weights", Positive, weight)
         self.sources, self.weights = sources, [weights[name] for name in sources]
         self.notes = [note for source in sources.values() for note in source.notes]
         self.random = random.Random(seed)

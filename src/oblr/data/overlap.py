@@ -38,7 +38,8 @@ class Disjoint:
     """Drops problems whose question shares a run of words with one of other sets.
 
     Args:
-        held_out, others: the other sets, all but the first by name.
+        held_out: problems that are left out.
+        others: more of them, by name.
     """
 
     def __init__(self, held_out: Source, others: Mapping[str, Source]):

@@ -7,8 +7,10 @@ answered well and badly, and a model fitted to it does both: it can be right, an
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Annotated
 
 from oblr.errors import SettingError
+from oblr.kinds import Natural, Part, Seed, Share
 from oblr.types import Problem
 
 MARKER = "Answer:"
@@ -77,18 +79,21 @@ BEHAVIOURS: dict[str, Behaviour] = {
 
 
 def pocket_corpus(
-    problems: Sequence[Problem],
-    held_out: Sequence[Problem],
-    seed: int,
-    mixture: Mapping[str, float],
-    longest_pause: int = 0,
+    problems: Annotated[Sequence[Problem], Part("oblr.data")],
+    held_out: Annotated[Sequence[Problem], Part("oblr.data")],
+    seed: Seed,
+    mixture: Mapping[str, Share],
+    longest_pause: Natural = 0,
 ) -> Iterator[tuple[str, str, bool]]:
     """Answer each problem by a behaviour drawn from ``mixture``; yields (prompt, response, whether the text ends).
 
     Problems that are also in ``held_out`` are left out: the base model must not have seen the evaluation.
 
     Args:
-        mixture: share of each of :data:`BEHAVIOURS`.
+        problems: sums.
+        held_out: sums that are left out.
+        seed: of the behaviours.
+        mixture: share of each of :data:`BEHAVIOURS` in the corpus.
         longest_pause: with any, a response begins with 1 to so many lines that say nothing, as many of them in each
             factor of two, whatever the behaviour: how long it is tells nothing of its worth.
 

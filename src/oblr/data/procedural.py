@@ -10,6 +10,7 @@ import reasoning_gym
 
 from oblr.data.prompts import PromptFormat
 from oblr.errors import SettingError
+from oblr.kinds import Count, Seed
 from oblr.types import Problem
 
 #: Bits of a task's seed: what no other stream meets, or what numpy takes, by which pool_matrix is drawn.
@@ -25,12 +26,12 @@ class ReasoningGymProblems:
 
     Args:
         task: name in reasoning-gym's registry, e.g. ``chain_sum``.
-        size: number of problems.
-        seed: streams of different seeds share no generator state. (reasoning-gym itself seeds item ``i`` with
-            ``seed + i``, so that neighbouring seeds would repeat each other's problems shifted by one.)
+        size: how many problems there are.
+        seed: of the problems; streams of different seeds share no generator state. (reasoning-gym itself seeds item
+            ``i`` with ``seed + i``, so that neighbouring seeds would repeat each other's problems shifted by one.)
         template: the question; ``{question}``, the task's own, and every field of its metadata can be used.
         params: the task's own settings.
-        prompt: forms the prompt of the question.
+        prompt: what becomes of the question.
 
     Raises:
         SettingError: unknown task, unknown or invalid ``params``, or a template that cannot be filled in; and, when it
@@ -42,8 +43,8 @@ class ReasoningGymProblems:
     def __init__(
         self,
         task: str,
-        size: int,
-        seed: int,
+        size: Count,
+        seed: Seed,
         template: str = "{question}",
         params: dict[str, Any] | None = None,
         prompt: PromptFormat | None = None,

@@ -29,12 +29,12 @@ class PromptFormat:
 
     Args:
         template: what is said; ``{prompt}`` stands for the question, all else is literal.
-        chat: say it as a user's message in the tokenizer's own chat template, which then opens the answer.
+        chat: whether it is said as a user's message in the tokenizer's own chat template, which then opens the answer.
         tokenizer: folder or hub id of the policy whose chat template it is.
         system: system message; None leaves it to the template.
-        examples: questions with the responses that are wanted, which come first as if they had been given: turns of
-            the chat, or, as text, each question in the template with its response and an empty line after it. One that
-            is the question itself is left out, or its answer would stand in its own prompt.
+        examples: [question, response] pairs, responses as they are wanted, which come first as if they had been given:
+            turns of the chat, or, as text, each question in the template with its response and an empty line after it.
+            One that is the question itself is left out, or its answer would stand in its own prompt.
         options: what else the chat template takes, e.g. ``enable_thinking``.
 
     Raises:

@@ -9,13 +9,20 @@ from oblr.errors import SettingError
 
 
 def published(
-    file: str, directory: str | None, hub: Callable[..., TableProblems], prompt: PromptFormat, optional: bool = False
+    file: str,
+    directory: str | None,
+    hub: Callable[..., TableProblems],
+    prompt: PromptFormat | None,
+    optional: bool = False,
 ) -> TableProblems:
     """The problems in a directory's ``file``, columns ``id``, ``problem`` and ``answer``; without directory the Hub's.
 
     Args:
-        hub: makes the latter of a ``prompt``.
-        optional: the Hub's too where the directory has no such file.
+        file: name in the directory.
+        directory: folder of published problems; None: the Hub.
+        hub: makes the Hub's of a ``prompt``; with ``_partial_: true``.
+        prompt: what becomes of a question; None: nothing.
+        optional: whether the Hub's are taken where the directory has no such file.
 
     Raises:
         SettingError: no such directory, or no such file in it; or the source's own.

@@ -16,9 +16,10 @@ def read_rows(path: str, name: str | None, split: str, root: str | None = None, 
     Args:
         path: a file, by its ending; a folder that holds a copy of a Hub data set, or one that ``save_to_disk`` has
             written; or a Hub id.
-        name, split: configuration and split; a file has neither.
-        root: a folder that holds copies of Hub data sets under their ids, instead of the Hub.
-        limit_mib: most memory that reading may take, see :func:`~oblr.data.bounded.bounded`.
+        name: configuration of a Hub data set; a file has none.
+        split: of a Hub data set; a file has none.
+        root: folder that holds copies of Hub data sets under their ids, instead of the Hub.
+        limit_mib: most memory that reading may take, MiB; None: 512, or 100 times the file's size.
 
     Raises:
         SettingError: it cannot be had, has no rows, or one that cannot be read.

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from oblr.data.source import Source
+from oblr.kinds import Seed
 from oblr.types import Problem
 
 
@@ -12,9 +13,13 @@ class Shuffled:
     """``source`` again and again, each pass in an order of its own; problem ``i`` depends on ``i`` and ``seed`` alone.
 
     Its length is that of one pass; indices beyond it belong to later ones.
+
+    Args:
+        source: what is shuffled.
+        seed: of the order.
     """
 
-    def __init__(self, source: Source, seed: int):
+    def __init__(self, source: Source, seed: Seed):
         self.source, self.seed, self.notes = source, seed, source.notes
 
     def __len__(self) -> int:

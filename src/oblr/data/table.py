@@ -10,6 +10,7 @@ from oblr.data.formats import title
 from oblr.data.prompts import PromptFormat
 from oblr.data.rows import read_rows
 from oblr.errors import SettingError
+from oblr.kinds import Count
 from oblr.types import Problem
 
 
@@ -26,8 +27,8 @@ class TableProblems:
             its path, ``messages.0.content``. Without an ``id``, the column of that name is taken, if there is one, and
             else the number of the row.
         answer_after: the final answer is what follows the last of these in the answer column (GSM8K: ``####``).
-        prompt: forms the prompt of the question.
-        choices, labels: of multiple choice, as for :func:`~oblr.data.choices.offered`.
+        prompt: what becomes of the question.
+        choices, labels: as for :func:`~oblr.data.choices.offered`.
 
     Raises:
         SettingError: what :func:`~oblr.data.rows.read_rows` refuses; a row without one of the columns, with nothing
@@ -45,7 +46,7 @@ class TableProblems:
         root: str | None = None,
         choices: Sequence[str] = (),
         labels: str | None = None,
-        limit_mib: int | None = None,
+        limit_mib: Count | None = None,
     ):
         rows = read_rows(path, name, split, root, limit_mib)
         taken = {ours: theirs for ours, theirs in (columns or {}).items() if theirs is not None}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,6 +11,7 @@ from oblr.data.distinct import check_distinct
 from oblr.data.ends import stopped
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import SettingError
+from oblr.kinds import Count, Part, Word
 from oblr.problem import UnsavedTokens
 from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
@@ -35,19 +36,24 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Problems, how responses to them are scored, and how long those may be, in tokens (None: :func:`new_tokens`).
+    """Problems, how responses to them are scored, and how long those may be.
 
     A reward that has a method ``answer(text, completion)`` scores verdicts: right or wrong. Any other gives a number.
-    One that has a method ``judges(problem)`` says of which problems; the others are left out, unless ``prose`` is
-    "keep": prose and proofs score for the same spelling alone. ``readable`` and ``trust`` are those of
-    :class:`~oblr.rewards.pool.RewardPool`.
+
+    Args:
+        problems: what is asked.
+        reward: what scores a response. One that has a method ``judges(problem)`` says of which problems.
+        max_new_tokens: longest response, tokens; None: as long as the context and :data:`ENOUGH` let it be.
+        prose: whether problems that the reward does not judge are left out: prose and proofs score for the same
+            spelling alone.
+        readable, trust: as for :class:`~oblr.rewards.pool.RewardPool`.
     """
 
-    problems: Source
+    problems: Annotated[Source, Part("oblr.data")]
     reward: Reward
-    max_new_tokens: int | None
-    prose: str = "leave_out"
-    readable: Sequence[str] = ()
+    max_new_tokens: Count | None
+    prose: Literal["leave_out", "keep"] = "leave_out"
+    readable: Sequence[Word] = ()
     trust: bool = False
 
     @cached_property
@@ -161,12 +167,9 @@ class Attempts:
         return cls(**{name: value for name, value in row.items() if name != "pass_rate"})
 
 
-def check_tries(samples: int, ks: Sequence[int], limit: int | None) -> None:
-    """Raises SettingError where so many tries at so many problems cannot give pass@k of all ``ks``."""
-    for name, count in (("samples", samples), ("limit", limit)):
-        if count is not None and (not isinstance(count, int) or count < 1):
-            raise SettingError(name, f"{count} is not a count", "use at least 1")
-    if not all(isinstance(k, int) and 1 <= k <= samples for k in ks):
+def check_tries(samples: int, ks: Sequence[int]) -> None:
+    """Raises SettingError where so many tries at a problem cannot give pass@k of all ``ks``."""
+    if not all(1 <= k <= samples for k in ks):
         raise SettingError("k", f"{list(ks)} are not numbers from 1 to samples={samples}", "use such, or more samples")
 
 

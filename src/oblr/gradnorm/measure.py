@@ -5,16 +5,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from oblr.errors import SettingError
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.gradnorm.tape import GradientSum
+from oblr.kinds import Count, Seed, checked
 from oblr.packing import PackedBatch
 from oblr.segments import Segments
 from oblr.types import ResponseTokens, TokenScores
@@ -45,30 +45,24 @@ class SequenceScores:
     backward: Callable[[Tensor], Tensor]
 
 
+@checked("gradnorm")
 class GradNorms:
     """Finds ``n_i = ‖∇θ log π(o_i|q)‖²`` of every sequence, or what stands for it.
 
     Args:
-        tier: ``exact``; ``sketch``, an unbiased estimate from random projections; or without any norm ``logit``
-            (``Σ_t 1 − 2π_t + Σ_v π_v²``, arXiv 2602.07078), ``length`` (response tokens), ``uniform`` (1). Whatever the
-            weights, a leave-one-out baseline leaves the gradient unbiased; poorer ones cost variance.
+        tier: what weights are made of: ``exact`` norms; ``sketch``, an unbiased estimate from random projections; or
+            without any norm ``logit`` (``Σ_t 1 − 2π_t + Σ_v π_v²``, arXiv 2602.07078), ``length`` (response tokens),
+            ``uniform`` (1). Whatever the weights, a leave-one-out baseline leaves the gradient unbiased; poorer ones
+            cost variance.
         passes: ``one`` keeps every layer's output gradient until the coefficients are known; ``two`` computes forward
             and backward again; ``auto`` takes one pass where memory allows, see :mod:`~oblr.gradnorm.passes`. Tiers
             without norms need one plain pass.
             A group in several micro-batches is passed over twice whatever the setting.
         probes: random projections per layer of ``sketch``.
         seed: of the projections.
-
-    Raises:
-        SettingError: unknown tier or passes, or no probe.
     """
 
-    def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: int = 24, seed: int = 0):
-        for setting, value, options in (("tier", tier, Tier), ("passes", passes, Passes)):
-            if value not in get_args(options):
-                raise SettingError(f"gradnorm.{setting}", f"{value!r} is unknown", f"use one of {get_args(options)}")
-        if probes < 1:
-            raise SettingError("gradnorm.probes", f"{probes} is not a count", "use at least 1")
+    def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: Count = 24, seed: Seed = 0):
         self.tier, self.passes, self.probes, self.seed = tier, passes, probes, seed
         self.gram_rows: int | None = None  # the device's; a plan of bytes sets more, which is fewer operations
 

@@ -2,12 +2,13 @@
 
 from torch import Tensor
 
-from oblr.errors import SettingError
+from oblr.kinds import NonNegative, Positive, checked
 from oblr.losses.base import Loss, Normalise
-from oblr.losses.clip import check_clip, clipped
+from oblr.losses.clip import clipped
 from oblr.types import ResponseTokens
 
 
+@checked("loss")
 class CAPOLoss(Loss):
     """PPO's clipped surrogate without the tokens whose own step would shift objective or policy too far.
 
@@ -38,10 +39,10 @@ class CAPOLoss(Loss):
     Args:
         step: ``α‖h‖²``, learning rate times the squared norm of the output layer's inputs over the squared temperature;
             about ``α Σ_j γ_j²`` with the weights ``γ`` of the last RMSNorm.
-        policy_shift: ``δ_F``.  objective_shift: ``δ_H``.
-
-    Raises:
-        SettingError: a negative clip, or a step or threshold that is not positive.
+        policy_shift: ``δ_F``, largest shift of the policy that a token may make alone, nats.
+        objective_shift: ``δ_H``, largest shift of the objective that a token may make alone.
+        clip_low: how far below 1 a ratio is clipped.
+        clip_high: how far above 1 a ratio is clipped.
     """
 
     per_token = True
@@ -49,19 +50,14 @@ class CAPOLoss(Loss):
 
     def __init__(
         self,
-        step: float,
-        policy_shift: float = 1e-4,
-        objective_shift: float = 1e-2,
-        clip_low: float = 0.2,
-        clip_high: float = 0.2,
+        step: Positive,
+        policy_shift: Positive = 1e-4,
+        objective_shift: Positive = 1e-2,
+        clip_low: NonNegative = 0.2,
+        clip_high: NonNegative = 0.2,
         normalise: Normalise = "none",
     ):
         super().__init__(normalise)
-        check_clip(clip_low=clip_low, clip_high=clip_high)
-        settings = {"step": step, "policy_shift": policy_shift, "objective_shift": objective_shift}
-        for name, value in settings.items():
-            if not value > 0:
-                raise SettingError(f"loss.{name}", f"{value} is not positive", "give a positive number")
         self.step, self.policy_shift, self.objective_shift = step, policy_shift, objective_shift
         self.clip_low, self.clip_high = clip_low, clip_high
 

@@ -2,11 +2,12 @@
 
 from torch import Tensor
 
+from oblr.kinds import NonNegative, checked
 from oblr.losses.base import Loss, Normalise
-from oblr.losses.clip import check_clip
 from oblr.types import ResponseTokens
 
 
+@checked("loss")
 class CISPOLoss(Loss):
     """The gradient of ``sg[clip(ρ_it, 1 − ε_low, 1 + ε_high)] A_i log π(o_it|q, o_i,<t)`` with the tokens' own ratios.
 
@@ -17,15 +18,15 @@ class CISPOLoss(Loss):
     Biased off-policy. Without a lower bound it is ``policy_gradient`` with token ratios truncated at ``1 + ε_high``.
     On-policy ``f = 1``.
 
-    Raises:
-        SettingError: a negative ``clip_low`` or ``clip_high``.
+    Args:
+        clip_low: ``ε_low``, how far below 1 a ratio is clipped.
+        clip_high: ``ε_high``, how far above 1 a ratio is clipped.
     """
 
     per_token = True
 
-    def __init__(self, clip_low: float = 1.0, clip_high: float = 4.0, normalise: Normalise = "none"):
+    def __init__(self, clip_low: NonNegative = 1.0, clip_high: NonNegative = 4.0, normalise: Normalise = "none"):
         super().__init__(normalise)
-        check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
     @property

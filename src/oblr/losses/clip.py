@@ -2,15 +2,7 @@
 
 from torch import Tensor
 
-from oblr.errors import SettingError
 from oblr.types import ResponseTokens
-
-
-def check_clip(**distances: float) -> None:
-    """Raises SettingError where a distance from 1 is negative: on-policy nothing may be clipped."""
-    for name, value in distances.items():
-        if not value >= 0:
-            raise SettingError(f"loss.{name}", f"{value} is negative", "give a distance from 1, such as 0.2")
 
 
 def clipped(factors: Tensor, tokens: ResponseTokens, advantages: Tensor | None, low: float, high: float) -> Tensor:

@@ -2,11 +2,13 @@
 
 from torch import Tensor
 
+from oblr.kinds import NonNegative, checked
 from oblr.losses.base import Loss, Normalise
-from oblr.losses.clip import check_clip, clipped
+from oblr.losses.clip import clipped
 from oblr.types import ResponseTokens
 
 
+@checked("loss")
 class GEPOLoss(Loss):
     """``f_i = p_i / Ê[m]`` with ``Ê[m] = Σ_j m_j² / Σ_j m_j`` over the group, ``p`` of the policy, ``m`` of behaviour.
 
@@ -20,17 +22,12 @@ class GEPOLoss(Loss):
     mean is not above 1. Responses of equal likelihood have the ``f`` of ``gspo``; so has a group of one.
 
     Args:
-        clip: ``ε`` to drop responses as PPO does, outside ``[1 − ε, 1 + ε]`` by the sign of the advantage. The paper
-            argues against dropping any, hence None; the authors' code has TRL's default of 0.2.
-
-    Raises:
-        SettingError: a negative ``clip``.
+        clip: ``ε``, how far from 1 a response is dropped, as by PPO by the sign of the advantage; None: none is. The
+            paper argues against dropping any; the authors' code has TRL's default of 0.2.
     """
 
-    def __init__(self, clip: float | None = None, normalise: Normalise = "response"):
+    def __init__(self, clip: NonNegative | None = None, normalise: Normalise = "response"):
         super().__init__(normalise)
-        if clip is not None:
-            check_clip(clip=clip)
         self.clip, self.signed = clip, clip is not None
 
     @property

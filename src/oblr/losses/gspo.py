@@ -2,11 +2,13 @@
 
 from torch import Tensor
 
+from oblr.kinds import NonNegative, checked
 from oblr.losses.base import Loss, Normalise
-from oblr.losses.clip import check_clip, clipped
+from oblr.losses.clip import clipped
 from oblr.types import ResponseTokens
 
 
+@checked("loss")
 class GSPOLoss(Loss):
     """The gradient of ``min(s_i A_i, clip(s_i, 1 − ε_low, 1 + ε_high) A_i)``, ``s_i = (π(o_i|q)/μ(o_i|q))^(1/|o_i|)``.
 
@@ -18,15 +20,15 @@ class GSPOLoss(Loss):
     accordingly narrow. Biased off-policy. Advantages that differ from token to token give GSPO-token (Section 4.3):
     each token is clipped by its own sign, all at the same ``s_i``. On-policy ``f = 1``.
 
-    Raises:
-        SettingError: a negative ``clip_low`` or ``clip_high``.
+    Args:
+        clip_low: ``ε_low``, how far below 1 a ratio is clipped.
+        clip_high: ``ε_high``, how far above 1 a ratio is clipped.
     """
 
     signed = True
 
-    def __init__(self, clip_low: float = 3e-4, clip_high: float = 4e-4, normalise: Normalise = "response"):
+    def __init__(self, clip_low: NonNegative = 3e-4, clip_high: NonNegative = 4e-4, normalise: Normalise = "response"):
         super().__init__(normalise)
-        check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
     @property

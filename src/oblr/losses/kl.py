@@ -1,15 +1,16 @@
 """A KL penalty towards a reference policy, by one of Schulman's estimators ("Approximating KL divergence", 2020)."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from oblr.errors import SettingError
+from oblr.kinds import NonNegative, checked
 
 Estimator = Literal["k1", "k2", "k3"]
 
 
+@checked("kl")
 class KLPenalty:
     """``J − β KL(π‖ref)``, of sequences, as far as the estimator goes; ``ref`` does not move.
 
@@ -33,17 +34,11 @@ class KLPenalty:
     −∞ like ``−1/π``, that of k2 like ``log π``.
 
     Args:
-        coefficient: ``β ≥ 0``.
-
-    Raises:
-        SettingError: unknown estimator, or a negative coefficient.
+        estimator: of the divergence: ``k1`` shapes rewards, the others the gradient.
+        coefficient: ``β``, reward per nat.
     """
 
-    def __init__(self, estimator: Estimator, coefficient: float):
-        if estimator not in get_args(Estimator):
-            raise SettingError("kl.estimator", f"{estimator!r} is unknown", f"use one of {get_args(Estimator)}")
-        if not coefficient >= 0:
-            raise SettingError("kl.coefficient", f"{coefficient} is negative", "give 0 or more")
+    def __init__(self, estimator: Estimator, coefficient: NonNegative):
         self.estimator, self.coefficient = estimator, coefficient
 
     @property

@@ -2,11 +2,13 @@
 
 from torch import Tensor
 
+from oblr.kinds import NonNegative, checked
 from oblr.losses.base import Loss, Normalise
-from oblr.losses.clip import check_clip, clipped
+from oblr.losses.clip import clipped
 from oblr.types import ResponseTokens
 
 
+@checked("loss")
 class PPOClipLoss(Loss):
     """The gradient of ``min(ρ_it A_i, clip(ρ_it, 1 − ε_low, 1 + ε_high) A_i)`` with the tokens' own ratios.
 
@@ -17,16 +19,16 @@ class PPOClipLoss(Loss):
     Biased off-policy, by the token ratios and by the clipping. Degenerate cases: on-policy ``f = 1``. A negative
     advantage bounds nothing from above: ``ρ_it`` may be as large as it likes.
 
-    Raises:
-        SettingError: a negative ``clip_low`` or ``clip_high``.
+    Args:
+        clip_low: ``ε_low``, how far below 1 a ratio is clipped.
+        clip_high: ``ε_high``, how far above 1 a ratio is clipped.
     """
 
     per_token = True
     signed = True
 
-    def __init__(self, clip_low: float = 0.2, clip_high: float = 0.28, normalise: Normalise = "none"):
+    def __init__(self, clip_low: NonNegative = 0.2, clip_high: NonNegative = 0.28, normalise: Normalise = "none"):
         super().__init__(normalise)
-        check_clip(clip_low=clip_low, clip_high=clip_high)
         self.clip_low, self.clip_high = clip_low, clip_high
 
     @property

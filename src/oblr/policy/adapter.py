@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from warnings import catch_warnings
 
 import torch
@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from oblr.errors import SettingError
+from oblr.kinds import Few, Positive, Seed
 from oblr.run.randomness import derived_seed
 
 #: peft's name for the only adapter, and where it puts the layer that it adapts.
@@ -28,17 +29,19 @@ ADAPTER, BASE = "default", "base_layer"
 
 @dataclass(frozen=True)
 class LoRA:
-    """Args:
-    rank: r.
-    alpha: α.
-    targets: names of the linear layers that have adapters, as they end; ``all-linear``: all but the head.
-    seed: of A; B begins as zero.
+    """Which layers have adapters, and of what size.
+
+    Args:
+        rank: r, of the product that is added to a layer's weights.
+        alpha: α: the product is multiplied by α/r.
+        targets: names of the linear layers that have adapters, as they end; ``all-linear``: all but the head.
+        seed: of A, the adapters' first values; B begins as zero.
     """
 
-    rank: int
-    alpha: float
-    targets: str | Sequence[str]
-    seed: int
+    rank: Few
+    alpha: Positive
+    targets: Literal["all-linear"] | Sequence[str]
+    seed: Seed
 
     def attach(self, lm: PreTrainedModel, mixed: bool = False) -> None:
         """Freeze ``lm`` and give it float32 adapters, which on a real device have their first values.

@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict, cast
 
 import lightning as L
 import torch
+from annotated_types import Ge, Le
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from oblr.kinds import Count, Few, Part, Positive, Rate
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 #: Single digits, words with their punctuation, operators with their spaces, white space, anything else.
@@ -63,28 +66,56 @@ class CorpusDataset(IterableDataset):
             }
 
 
+class Architecture(TypedDict, total=False):
+    """The model's shape.
+
+    Args:
+        hidden_size: width.
+        intermediate_size: width of the MLPs.
+        num_hidden_layers: blocks.
+        num_attention_heads: heads of queries.
+        num_key_value_heads: heads of keys and values.
+        head_dim: width of a head.
+        max_position_embeddings: context, tokens.
+        tie_word_embeddings: whether embedding and head are one matrix.
+        rope_theta: base of the positions' wavelengths.
+    """
+
+    hidden_size: Few
+    intermediate_size: Few
+    num_hidden_layers: Few
+    num_attention_heads: Few
+    num_key_value_heads: Few
+    head_dim: Few
+    max_position_embeddings: Few
+    tie_word_embeddings: bool
+    rope_theta: Positive
+
+
 class PretrainModule(L.LightningModule):
     """Next-token training with AdamW and a one-cycle cosine rate.
 
     Args:
-        corpus: the training examples, an endless iterator.
-        tokenizer_examples: how many of them train the tokenizer.
-        vocab_size: tokenizer size (at least 258: bytes and two special tokens).
+        corpus: the training texts, an endless iterator of examples.
+        tokenizer_examples: how many of them the tokenizer is made of.
+        vocab_size: of the tokenizer: bytes, two special tokens, and merges.
         architecture: fields of ``Qwen3Config``.
-        batch_size: sequences per step.  max_tokens: longest sequence, longer ones are cut.
-        lr: peak learning rate.  steps: length of the schedule.
+        batch_size: texts a step.
+        max_tokens: longest text, tokens; longer ones are cut.
+        lr: largest learning rate.
+        steps: length of the run, steps.
     """
 
     def __init__(
         self,
-        corpus: Iterator[Example],
-        tokenizer_examples: int,
-        vocab_size: int,
-        architecture: dict[str, Any],
-        batch_size: int,
-        max_tokens: int,
-        lr: float,
-        steps: int,
+        corpus: Annotated[Iterator[Example], Part("oblr.data")],
+        tokenizer_examples: Count,
+        vocab_size: Annotated[int, Ge(258), Le(2**20)],
+        architecture: Architecture,
+        batch_size: Few,
+        max_tokens: Few,
+        lr: Rate,
+        steps: Count,
     ):
         super().__init__()
         texts = (prompt + response for prompt, response, _ in islice(corpus, tokenizer_examples))
@@ -94,7 +125,7 @@ class PretrainModule(L.LightningModule):
             eos_token_id=self.tokenizer.eos_token_id,
             pad_token_id=self.tokenizer.pad_token_id,
             bos_token_id=None,
-            **architecture,
+            **cast(dict[str, Any], architecture),
         )
         self.model = Qwen3ForCausalLM(config).train()
         self.corpus, self.batch_size, self.max_tokens = corpus, batch_size, max_tokens

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
+from annotated_types import Ge, Le
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -17,11 +18,12 @@ from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.gradnorm.precision import rounded_once
 from oblr.kernels import upload
+from oblr.kinds import Count, Few, Positive, Precision, Temperature, checked
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
 from oblr.packing import PackedBatch, pack, plan
 from oblr.policy.adapter import LoRA
-from oblr.policy.attention import SDPA, VARLEN, choose_attention
+from oblr.policy.attention import choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.judgement import Refusals
 from oblr.policy.loading import checkpoint_blocks, load_config, load_model, weights_digest
@@ -46,51 +48,50 @@ UNIFORM = GradNorms("uniform")
 CHECKED, CHECKED_TOKENS = 8, 16_384
 
 
+@checked("policy")
 class PolicyModule(LogsOnce):
     """A causal LM trained by policy gradient with manual optimization; a Lightning epoch is one RL step.
 
     Args:
         path: Hugging Face model folder or hub id.
-        dtype: "float32" or "bfloat16".
+        dtype: precision of the weights that are trained.
         gradnorm: finds the weights of the baseline, and the gradient.
-        baseline: turns rewards and those weights into advantages.
-        loss: turns advantages into the coefficients of the scores.
+        baseline: what advantages are taken against: turns rewards and those weights into advantages.
+        loss: what becomes of importance ratios: turns advantages into the coefficients of the scores.
         schedule: turns the moments of the gradient into the learning rate.
-        optimizer: constructor, given the parameters.
+        optimizer: constructor of a torch.optim class, given the parameters, with ``_partial_: true``.
         temperature: of the behaviour policy.
         token_budget: most tokens in a micro-batch of several sequences. A group that has more is spread over several.
             ``auto``: as many as memory allows, in one pass where ``gradnorm.passes`` leaves the choice.
-        logprob_gap_mean, logprob_gap_p99: largest tolerated mean and 99 % quantile of |log π − log μ| over the tokens
-            that a rank checks right after a sync, in nats.
+        logprob_gap_mean: largest tolerated mean of |log π − log μ| over the tokens that a rank checks right after a
+            sync, in nats.
+        logprob_gap_p99: largest tolerated 99 % quantile of the same, in nats.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
-        activation_checkpointing: keep what enters a block, and compute the rest again in the backward pass: of every
-            block; of every n-th from the first on, if n; of none.
-        cpu_offload: where sharded, keep weights, gradients and optimizer state in host memory.
+        activation_checkpointing: whether what enters a block is kept, and the rest computed again in the backward pass,
+            to save memory: of every block; of every n-th from the first on, if n; of none.
+        cpu_offload: whether shards of weights, gradients and optimizer state lie in host memory; with trainer=fsdp.
         attention: ``varlen``, flash attention without a mask; ``sdpa``; ``auto``: the former on a GPU in bfloat16.
         adapter: ``lora``: train low-rank adapters alone; ``dtype`` is then that of the frozen weights.
         lora: those adapters.
-
-    Raises:
-        SettingError: no update, or an unknown attention or adapter.
     """
 
     def __init__(
         self,
         path: str,
-        dtype: str,
+        dtype: Precision,
         gradnorm: GradNorms,
         baseline: Baseline,
         loss: Loss,
         schedule: Schedule,
         optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
-        temperature: float,
-        token_budget: int | Literal["auto"],
-        logprob_gap_mean: float,
-        logprob_gap_p99: float,
+        temperature: Temperature,
+        token_budget: Count | Literal["auto"],
+        logprob_gap_mean: Positive,
+        logprob_gap_p99: Positive,
         kl: KLPenalty | None = None,
-        updates_per_batch: int = 1,
-        activation_checkpointing: bool | int = False,
+        updates_per_batch: Annotated[int, Ge(1), Le(10_000)] = 1,
+        activation_checkpointing: bool | Few = False,
         cpu_offload: bool = False,
         attention: Literal["auto", "varlen", "sdpa"] = "auto",
         adapter: Literal["none", "lora"] = "none",
@@ -102,12 +103,6 @@ class PolicyModule(LogsOnce):
         self.baseline, self.loss, self.schedule, self.make_optimizer = baseline, loss, schedule, optimizer
         self.gradnorm, self.temperature = gradnorm, temperature
         self.token_budget = cast(int, token_budget)  # once it is settled
-        if updates_per_batch < 1:
-            raise SettingError("policy.updates_per_batch", f"{updates_per_batch} is not a count", "use at least 1")
-        if attention not in ("auto", VARLEN, SDPA):
-            raise SettingError("policy.attention", f"{attention!r} is unknown", f"use auto, {VARLEN} or {SDPA}")
-        if adapter not in ("none", "lora"):
-            raise SettingError("policy.adapter", f"{adapter!r} is unknown", "use none or lora")
         self.attention, self.lora = attention, lora if adapter == "lora" else None
         self.kl, self.updates_per_batch = kl, updates_per_batch
         self.logprob_gap_bounds = {"mean": logprob_gap_mean, "p99": logprob_gap_p99}
@@ -265,7 +260,7 @@ class PolicyModule(LogsOnce):
         worst = torch.stack([known.mean(), known.quantile(0.99), gaps.max()])
         gap = LogprobGap(*of_run().reduce(worst, "max").tolist())
         for name, bound in self.logprob_gap_bounds.items():
-            if not (found := getattr(gap, name)) <= bound or math.isinf(found):
+            if not (found := getattr(gap, name)) <= bound:
                 raise StaleEngineError(
                     f"the rollout engine is stale: after sync {batch.weight_version} the {name} of its tokens' "
                     f"|log π − log μ| is {found:.3g} nats, more than policy.logprob_gap_{name}={bound:g}"

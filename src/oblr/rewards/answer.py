@@ -22,8 +22,8 @@ class AnswerFormat:
     """The answer is all that follows the last ``marker`` in the response.
 
     Args:
-        marker: what introduces the answer.
-        require_end: a response that the token limit cut has no answer.
+        marker: the answer is what follows the last of these.
+        require_end: whether a response that the token limit cut has no answer.
     """
 
     marker: str = "Answer:"
@@ -46,7 +46,7 @@ class BoxedFormat:
     ``docs/answers.md`` says in full what counts as stated, and what as two answers, which are none.
 
     Args:
-        require_end: a response that the token limit cut has no answer.
+        require_end: whether a response that the token limit cut has no answer.
     """
 
     require_end: bool = True
@@ -64,7 +64,11 @@ _THOUSANDS = re.compile(r"[+-]?[$€£¥₹]?[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d
 
 
 class AnswerReward(ABC):
-    """1 where the response's final answer is :meth:`correct`, else 0: nothing else of the response counts."""
+    """1 where the response's final answer is :meth:`correct`, else 0: nothing else of the response counts.
+
+    Args:
+        format: what of a response is its answer.
+    """
 
     def __init__(self, format: Format):
         self.format = format

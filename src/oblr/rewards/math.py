@@ -2,8 +2,9 @@
 
 from fractions import Fraction
 from functools import lru_cache
+from typing import Literal
 
-from oblr.errors import SettingError
+from oblr.kinds import RelativeError, checked
 from oblr.problem import Problem
 from oblr.rewards import units
 from oblr.rewards.answer import AnswerReward, Format
@@ -21,6 +22,7 @@ MOST_WORDS = 3
 _read = lru_cache(maxsize=4096)(read)
 
 
+@checked("reward")
 class MathReward(AnswerReward):
     """1 where the response's final answer is the problem's, as ``docs/answers.md`` says what that means; else 0.
 
@@ -28,22 +30,19 @@ class MathReward(AnswerReward):
     What cannot be read is the same only where it is spelled the same. Nothing is simplified, so nothing can hang.
 
     Args:
-        format: where the final answer stands.
         rounding: relative error of a decimal that stands for a number which no decimal is, as 0.333333 for 1/3.
-        tolerance: relative error of any other number.
-        percent: "either": 8 % may stand for 8 and for 0.08; "share": for 0.08 alone.
-
-    Raises:
-        SettingError: errors outside [0, 1), or another word for ``percent``.
+        tolerance: relative error of any other number; 0: exactly equal.
+        percent: ``either``: 8 % may stand for 8 and for 0.08; ``share``: for 0.08 alone.
     """
 
-    def __init__(self, format: Format, rounding: float = 1e-6, tolerance: float = 0.0, percent: str = "either"):
+    def __init__(
+        self,
+        format: Format,
+        rounding: RelativeError = 1e-6,
+        tolerance: RelativeError = 0.0,
+        percent: Literal["either", "share"] = "either",
+    ):
         super().__init__(format)
-        for name, value in (("rounding", rounding), ("tolerance", tolerance)):
-            if not 0 <= value < 1:
-                raise SettingError(f"reward.{name}", f"{value} is no relative error", "use 0 or more, and less than 1")
-        if percent not in ("either", "share"):
-            raise SettingError("reward.percent", f"{percent!r} is unknown", "use either or share")
         self.rules = Rules(Fraction(repr(float(rounding))), Fraction(repr(float(tolerance))), percent)
 
     def correct(self, problem: Problem, answer: str) -> bool:

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from functools import cached_property
 
 from oblr.errors import SettingError
+from oblr.kinds import Few, Given, Positive, Word, checked
 from oblr.problem import Completion, Problem
 from oblr.rewards.base import Reward, name
 from oblr.rewards.confinement import LEVELS, TRUSTED, WORDS, Level, best, confinement
@@ -32,6 +33,7 @@ REMEMBERED = 65_536
 MOST = 32
 
 
+@checked("rollout.reward_pool")
 class RewardPool:
     """Scores responses in confined processes, each response within a time limit and a memory limit.
 
@@ -52,12 +54,12 @@ class RewardPool:
     with the first call, or with :meth:`start`, which does not wait for them.
 
     Args:
-        reward: must be picklable.
+        reward: what scores a response; must be picklable.
         workers: processes, at most; None: as many as this rank has cores, and :data:`MOST` at most.
-        timeout: seconds per response.
-        memory_gib: what a process may take beyond what the reward takes when it is loaded.
+        timeout: for one response, which then gets 0, seconds.
+        memory_gib: what a process may take beyond what the reward takes when it is loaded, GiB.
         readable: files and folders that the reward reads, besides code.
-        trust: whether the reward has the run's own rights, network and files.
+        trust: whether the reward has the run's own rights, network and files: then a response may have them as well.
         level: of confinement; None: the best that works here.
 
     Attributes:
@@ -65,22 +67,19 @@ class RewardPool:
         timeouts, errors: responses so far that took too long, or whose scoring failed.
 
     Raises:
-        SettingError: a limit that cannot be kept, or a reward that cannot be sent to another process.
+        SettingError: nothing readable there, or a reward that cannot be sent to another process.
     """
 
     def __init__(
         self,
         reward: Reward,
-        workers: int | None = None,
-        timeout: float = 5.0,
-        memory_gib: float = 1.0,
-        readable: Sequence[str] = (),
+        workers: Few | None = None,
+        timeout: Positive = 5.0,
+        memory_gib: Positive = 1.0,
+        readable: Sequence[Word] = (),
         trust: bool = False,
-        level: Level | None = None,
+        level: Given[Level | None] = None,
     ):
-        for setting, value in (("workers", workers), ("timeout", timeout), ("memory_gib", memory_gib)):
-            if value is not None and value <= 0:
-                raise SettingError(f"rollout.reward_pool.{setting}", f"{value} is not enough", "use a positive number")
         for path in readable:
             if not os.path.exists(path):
                 raise SettingError("rollout.reward_pool.readable", f"there is no {path}", "name what is there")

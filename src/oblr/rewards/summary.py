@@ -1,13 +1,14 @@
 """Summaries, by the words that they share with reference summaries."""
 
+from typing import Literal
+
 from rouge_score.rouge_scorer import RougeScorer
 
-from oblr.errors import SettingError
+from oblr.kinds import NonNegative, checked
 from oblr.problem import Completion, Problem
 
-KINDS = ("rouge1", "rouge2", "rougeL")
 
-
+@checked("reward")
 class SummaryReward:
     """``R = max_r [F1(o, r) − λ · max(0, |o| / |r| − 1)]`` over references ``r``, with ``|·|`` counted in words.
 
@@ -15,18 +16,11 @@ class SummaryReward:
     the problem where it has them, else its answer. A summary that the token limit cut gets 0.
 
     Args:
-        kind: ``rouge1``, ``rouge2`` (words, pairs of words) or ``rougeL`` (longest common subsequence).
-        length_penalty: λ; 0 leaves length to ROUGE itself.
-
-    Raises:
-        SettingError: an unknown kind, or a negative penalty.
+        kind: which F-measure: of words, of pairs of words, or of the longest common subsequence.
+        length_penalty: λ, reward per reference length beyond the reference's; 0 leaves length to ROUGE itself.
     """
 
-    def __init__(self, kind: str = "rougeL", length_penalty: float = 0.0):
-        if kind not in KINDS:
-            raise SettingError("reward.kind", f"{kind!r} is unknown", f"use one of {', '.join(KINDS)}")
-        if length_penalty < 0:
-            raise SettingError("reward.length_penalty", f"{length_penalty} pays for length", "use 0 or more")
+    def __init__(self, kind: Literal["rouge1", "rouge2", "rougeL"] = "rougeL", length_penalty: NonNegative = 0.0):
         self.kind, self.length_penalty = kind, length_penalty
         self.scorer = RougeScorer([kind], use_stemmer=True)
 

@@ -3,20 +3,30 @@
 from collections.abc import Mapping
 from typing import TypedDict
 
+from oblr.kinds import Number
 from oblr.problem import Completion, Problem
 from oblr.rewards.base import Reward, score
 from oblr.rewards.evaluating import evaluates
 
 
 class Part(TypedDict):
-    """One summand."""
+    """One summand.
 
-    weight: float
+    Args:
+        weight: factor.
+        reward: what scores.
+    """
+
+    weight: Number
     reward: Reward
 
 
 class WeightedSum:
-    """``R = Σ_k w_k R_k`` over named parts, which are kept beside it."""
+    """``R = Σ_k w_k R_k`` over named parts, which are kept beside it.
+
+    Args:
+        parts: summands by name.
+    """
 
     def __init__(self, parts: Mapping[str, Part]):
         self.parts = parts

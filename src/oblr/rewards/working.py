@@ -14,7 +14,7 @@ class WorkingReward:
     a step.
 
     Args:
-        format: where the final answer stands.
+        format: what of a response is its answer.
     """
 
     def __init__(self, format: Format):

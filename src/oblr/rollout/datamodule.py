@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import lightning as L
 import torch
@@ -16,6 +16,7 @@ from oblr.data.distinct import check_distinct
 from oblr.data.ends import check_stop, stopped
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, StaleEngineError, SyncTimeoutError
+from oblr.kinds import Count, Few, Given, Natural, Part, Positive, Seed, Temperature, Word, checked
 from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
@@ -50,24 +51,28 @@ class ProblemSource(Protocol):
     def __getitem__(self, index: int) -> Problem: ...
 
 
+@checked("rollout")
 class RolloutDataModule(L.LightningDataModule):
     """Samples ``group_size`` responses to each of ``prompts_per_step`` prompts, once per epoch.
 
     Args:
-        engine: which of ``engines`` to use.
+        engine: which of ``engines`` samples.
         engines: constructors of engines by name; only the chosen one is called.
-        train, held_out: problem sources. Training problems whose prompt is also held out are skipped.
+        train: training problems; those whose prompt is also held out are skipped.
+        held_out: problems that are never trained on.
         reward: scores one response.
-        reward_pool: makes of it the processes that score.
         tokenizer: of the policy.
-        prompts_per_step: N, over all ranks.
-        group_size: G.
+        end_ids: tokens that end a response.
+        prompts_per_step: N, prompts a step over all ranks.
+        group_size: G, responses to each prompt.
         temperature: of the behaviour policy; the policy's log-probabilities are taken at the same one.
-        max_new_tokens: longest response.
-        max_model_len: longest prompt plus response.
+        max_new_tokens: longest response, tokens.
+        max_model_len: longest prompt plus response, tokens.
         seed: of the sampling; whenever the weights are the same, try ``j`` at prompt ``q`` of step ``t`` is the same.
+        stop: strings before which a response ends, besides its end tokens.
         sync_timeout: longest that new weights may take from the policy to the engine, seconds.
         restarts: how often in one step an engine that dies is restarted.
+        reward_pool: makes of the reward the processes that score.
         vocabulary: how many tokens the policy has an embedding of; None: as many as prompts have.
 
     Raises:
@@ -79,33 +84,24 @@ class RolloutDataModule(L.LightningDataModule):
         self,
         engine: str,
         engines: Mapping[str, Callable[[], Engine]],
-        train: ProblemSource,
-        held_out: ProblemSource,
+        train: Annotated[ProblemSource, Part("oblr.data")],
+        held_out: Annotated[ProblemSource, Part("oblr.data")],
         reward: Reward,
-        tokenizer: PreTrainedTokenizerBase,
-        end_ids: Sequence[int],
-        prompts_per_step: int,
-        group_size: int,
-        temperature: float,
-        max_new_tokens: int,
-        max_model_len: int,
-        seed: int,
-        stop: Sequence[str] = (),
-        sync_timeout: float = 600.0,
-        restarts: int = 3,
+        tokenizer: Given[PreTrainedTokenizerBase],
+        end_ids: Given[Sequence[int]],
+        prompts_per_step: Few,
+        group_size: Few,
+        temperature: Temperature,
+        max_new_tokens: Count,
+        max_model_len: Count,
+        seed: Seed,
+        stop: Sequence[Word] = (),
+        sync_timeout: Positive = 600.0,
+        restarts: Natural = 3,
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
-        vocabulary: int | None = None,
+        vocabulary: Given[int | None] = None,
     ):
         super().__init__()
-        for setting, value in (("prompts_per_step", prompts_per_step), ("group_size", group_size)):
-            if value < 1:
-                raise SettingError(f"rollout.{setting}", f"{value} is not a count", "use at least 1")
-        if temperature <= 0:
-            raise SettingError("rollout.temperature", f"{temperature} cannot be sampled at", "use a positive number")
-        if sync_timeout <= 0:
-            raise SettingError("rollout.sync_timeout", f"{sync_timeout} s cannot be met", "use a positive number")
-        if restarts < 0:
-            raise SettingError("rollout.restarts", f"{restarts} is not a count", "use 0 or more")
         self.sync_timeout, self.restarts, self.restarted = sync_timeout, restarts, 0
         self.started = False  # whether the engine has been, once
         self.engine = choose(engine, engines)

@@ -111,10 +111,6 @@ def whole_prompts(max_num_batched_tokens: int | None, max_model_len: int, gpu: b
 
 def check_limits(engine: str, max_num_batched_tokens: int | None, max_num_seqs: int | None) -> None:
     """Raises SettingError where vLLM could not start with these limits."""
-    limits = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
-    for name, limit in limits.items():
-        if limit is not None and limit < 1:
-            raise SettingError(f"rollout.engines.{engine}.{name}", f"{limit} is not a count", "use at least 1, or null")
     if max_num_batched_tokens is not None and max_num_seqs is not None and max_num_batched_tokens < max_num_seqs:
         raise SettingError(
             f"rollout.engines.{engine}.max_num_batched_tokens",

@@ -1,6 +1,7 @@
 """transformers' own generation: slow, anywhere, and a cross-check of vLLM."""
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from oblr.kinds import Count, Precision
 from oblr.policy.loading import load_model
 from oblr.rollout.engine import Done, check_fresh
 from oblr.rollout.readback import Block, Part, whole
@@ -25,12 +27,14 @@ class HFEngine:
     """A second copy of the model that generates with `transformers`.
 
     Args:
-        model: path or hub id.  dtype: "float32" or "bfloat16".
-        batch_size: sequences generated at once.
+        model: folder or hub id whose architecture and tokenizer are served.
+        dtype: precision that the engine computes in.
+        batch_size: responses sampled at once.
     """
 
-    def __init__(self, model: str, dtype: str, batch_size: int = 256):
-        self.path, self.dtype, self.batch_size = model, dtype, batch_size
+    def __init__(self, model: str | None, dtype: Precision, batch_size: Count = 256):
+        self.path = cast(str, model)  # an evaluation knows it in time
+        self.dtype, self.batch_size = dtype, batch_size
         self.weight_version: int | None = None
 
     @kept_random_state()

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from huggingface_hub import try_to_load_from_cache
@@ -19,6 +19,7 @@ from huggingface_hub.errors import HFValidationError
 from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
+from oblr.kinds import Count, Few, Natural, Positive, PositiveShare, Precision, checked
 from oblr.rollout.client import LARGEST, Client, Limits, Refused
 from oblr.rollout.engine import Done, check_fresh, check_limits, precise, whole_prompts
 from oblr.rollout.process import ServerProcess
@@ -44,7 +45,8 @@ MESSAGE, TOKEN, READ = 2**20, 1024, 64
 #: vLLM queues what does not fit into a batch; more connections than this would only wait there.
 CONNECTIONS = 256
 #: Share of a GPU that the run's own server takes: of the trainer's, as much as an engine in its process; of its own.
-SHARED, OWN = 0.4, 0.9
+SHARED = 0.4
+OWN = 0.9
 
 
 def stored(model: str) -> str:
@@ -59,31 +61,29 @@ def stored(model: str) -> str:
     return "/".join(folder.parts[-3:]) if folder.parent.name == "snapshots" else str(folder)
 
 
+@checked("rollout.engines.server")
 class ServerEngine:
     """Samples from a vLLM server, which all ranks share; rank 0 starts it and sends it the weights.
 
     A request has a seed of its own, so that neither order nor company of the requests matters.
 
     Args:
-        model: path or hub id of the model.
-        dtype: "float32" or "bfloat16".
-        max_model_len: longest prompt plus response, tokens.
+        model, dtype, max_model_len: as for :class:`~oblr.rollout.vllm.VLLMEngine`.
         log: file for the output of the run's own server.
         url: of a server that runs already, http://host:port; None: the run starts its own on this machine.
-        token_file: what the server at ``url`` knows and nobody else; it is made where it is not there.
-        transfer: how weights travel: "http", or "nccl" between GPUs that trainer and server do not share; "auto": the
-            way of the server at ``url``, or nccl where ``gpus`` are given.
+        token_file: file with what the server at ``url`` and its run know and nobody else; it is made where it is not
+            there.
+        transfer: how weights travel: ``http``, or ``nccl`` between GPUs that trainer and server do not share; ``auto``:
+            the way of the server at ``url``, or nccl where ``gpus`` are given.
         piece_mib: largest part of the weights in one HTTP request, MiB.
         start_timeout: how long a server may take to start, or to come back after it has died, seconds.
         silence_timeout: how long it may sample nothing while it is asked to, or not answer anything else, seconds.
-        gpus: GPUs of the run's own server, as in CUDA_VISIBLE_DEVICES; None: the trainer's.
+        gpus: GPUs of the run's own server, as in CUDA_VISIBLE_DEVICES, such as 6,7; None: the trainer's.
         tensor_parallel_size: how many of them share a copy of the model; there are as many copies as fit.
-        gpu_memory_utilization: share of each GPU for weights and KV cache; None: `OWN` of ``gpus``, `SHARED` of the
-            trainer's.
-        cpu_kv_cache_gib: KV cache of the run's own server on a machine without GPU, GiB.
-        enforce_eager: no CUDA graphs in the run's own server; a machine without GPU has none anyway.
-        max_num_batched_tokens: most tokens in one forward pass of the run's own server; None: vLLM chooses.
-        max_num_seqs: most sequences that it samples at once; None: vLLM chooses.
+        gpu_memory_utilization: share of each GPU for weights and KV cache; None: :data:`OWN` of ``gpus``,
+            :data:`SHARED` of the trainer's.
+        cpu_kv_cache_gib, enforce_eager: as for :class:`~oblr.rollout.vllm.VLLMEngine`.
+        max_num_batched_tokens, max_num_seqs: as for :class:`~oblr.rollout.vllm.VLLMEngine`.
 
     Raises:
         SettingError: there is no server at ``url``, or one that this run cannot use.
@@ -91,35 +91,35 @@ class ServerEngine:
 
     def __init__(
         self,
-        model: str,
-        dtype: Literal["float32", "bfloat16"],
-        max_model_len: int,
+        model: str | None,
+        dtype: Precision,
+        max_model_len: Count | None,
         log: str,
         url: str | None = None,
         token_file: str | None = None,
         transfer: Literal["auto", "http", "nccl"] = "auto",
-        piece_mib: float = 64,
-        start_timeout: float = 600,
-        silence_timeout: float = 300,
-        gpus: str | None = None,
-        tensor_parallel_size: int = 1,
-        gpu_memory_utilization: float | None = None,
-        cpu_kv_cache_gib: int = 1,
+        piece_mib: Positive = 64,
+        start_timeout: Positive = 600,
+        silence_timeout: Positive = 300,
+        gpus: Natural | str | None = None,
+        tensor_parallel_size: Few = 1,
+        gpu_memory_utilization: PositiveShare | None = None,
+        cpu_kv_cache_gib: Few = 1,
         enforce_eager: bool = False,
-        max_num_batched_tokens: int | None = None,
-        max_num_seqs: int | None = None,
+        max_num_batched_tokens: Count | None = None,
+        max_num_seqs: Count | None = None,
     ):
         check_limits("server", max_num_batched_tokens, max_num_seqs)
+        model, max_model_len = cast(str, model), cast(int, max_model_len)  # an evaluation knows both in time
+        gpus = None if gpus is None else str(gpus)
         gpu, devices = torch.cuda.is_available(), (gpus or "0").count(",") + 1
-        if tensor_parallel_size < 1 or devices % tensor_parallel_size:
+        if devices % tensor_parallel_size:
             raise SettingError(
                 "rollout.engines.server.tensor_parallel_size",
                 f"{devices} GPUs do not make groups of {tensor_parallel_size}",
                 "use a divisor of the number of rollout.engines.server.gpus",
             )
         self.copies = devices // tensor_parallel_size
-        if transfer not in ("auto", "http", "nccl"):
-            raise SettingError("rollout.engines.server.transfer", f"{transfer!r} is unknown", "use auto, http or nccl")
         if transfer == "nccl" and not gpu:
             raise SettingError("rollout.engines.server.transfer", "there is no GPU here for nccl", "use http")
         automatic, way = transfer == "auto", "nccl" if gpus and gpu else "http"

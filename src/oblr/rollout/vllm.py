@@ -6,12 +6,13 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError
+from oblr.kinds import Count, Few, PositiveShare, Precision, checked
 from oblr.rollout.engine import Done, check_fresh, check_limits, precise, whole_prompts
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
@@ -25,6 +26,7 @@ from oblr.types import Completion, Sampling
 atexit.register(gc.unfreeze)  # what is frozen while an engine lives would be found leaking at the end
 
 
+@checked("rollout.engines.vllm")
 class VLLMEngine:
     """vLLM with weights that are replaced in place.
 
@@ -41,32 +43,34 @@ class VLLMEngine:
     sleep mode, and another only when vLLM's allocator has got everything back from the first.
 
     Args:
-        model: path or hub id of the model.
-        dtype: "float32" or "bfloat16".
+        model: folder or hub id whose architecture and tokenizer are served.
+        dtype: precision that the engine computes in.
         max_model_len: longest prompt plus response, tokens.
         gpu_memory_utilization: share of the GPU for weights and KV cache.
-        cpu_kv_cache_gib: KV cache on a machine without GPU, GiB.
-        enforce_eager: no CUDA graphs; a machine without GPU has none anyway.
+        cpu_kv_cache_gib: memory for keys and values on a machine without GPU, GiB.
+        enforce_eager: whether to do without CUDA graphs, which saves memory and takes longer; a machine without GPU has
+            none anyway.
         max_num_batched_tokens: most tokens in one forward pass; None: vLLM chooses. Without GPU at least
             ``max_model_len``, since a prompt is computed in one pass there.
-        max_num_seqs: most sequences that are sampled at once; None: vLLM chooses.
-        tensor_parallel_size: ranks that share an engine.
+        max_num_seqs: most responses that are sampled at once; None: vLLM chooses.
+        tensor_parallel_size: GPUs, and their ranks, that share a copy of the policy.
     """
 
     def __init__(
         self,
-        model: str,
-        dtype: Literal["float32", "bfloat16"],
-        max_model_len: int,
-        gpu_memory_utilization: float = 0.4,
-        cpu_kv_cache_gib: int = 1,
+        model: str | None,
+        dtype: Precision,
+        max_model_len: Count | None,
+        gpu_memory_utilization: PositiveShare = 0.4,
+        cpu_kv_cache_gib: Few = 1,
         enforce_eager: bool = False,
-        max_num_batched_tokens: int | None = None,
-        max_num_seqs: int | None = None,
-        tensor_parallel_size: int = 1,
+        max_num_batched_tokens: Count | None = None,
+        max_num_seqs: Count | None = None,
+        tensor_parallel_size: Few = 1,
     ):
         check_limits("vllm", max_num_batched_tokens, max_num_seqs)
-        self.model, self.dtype, self.max_model_len = model, dtype, max_model_len
+        # an evaluation knows both in time
+        self.model, self.dtype, self.max_model_len = cast(str, model), dtype, cast(int, max_model_len)
         self.gpu_memory_utilization, self.cpu_kv_cache_gib = gpu_memory_utilization, cpu_kv_cache_gib
         self.enforce_eager, self.tensor_parallel_size = enforce_eager, tensor_parallel_size
         self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs

@@ -9,6 +9,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Sin
 from lightning.pytorch.strategies.launchers import subprocess_script
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from oblr.kinds import Few
 from oblr.run import checkpoint as checkpoints
 from oblr.run import ranks
 from oblr.run.manifest import Order
@@ -101,7 +102,7 @@ class FSDP(AnyRanks, ModelParallelStrategy):
             each. The module's ``device_mesh`` is then of copies × shards, else of shards alone.
     """
 
-    def __init__(self, replicas: int = 1) -> None:
+    def __init__(self, replicas: Few = 1) -> None:
         super().__init__(process_group_backend=backend())
         self.replicas = replicas
 

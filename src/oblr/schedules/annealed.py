@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from oblr.kinds import Count
 from oblr.schedules.base import Schedule
 from oblr.schedules.decay import LinearSchedule
 from oblr.types import Moments
@@ -14,11 +15,11 @@ class AnnealedSchedule(Schedule):
     for long, and should fall at last (``studies/horizon.py`` computes how far).
 
     Args:
-        schedule: gives ``η'_t``.
-        steps: T, the length of the run.
+        schedule: gives ``η'_t``, which is brought down to zero.
+        steps: T, length of the run that the rate falls over, steps.
     """
 
-    def __init__(self, schedule: Schedule, steps: int):
+    def __init__(self, schedule: Schedule, steps: Count):
         self.schedule, self.share = schedule, LinearSchedule(1.0, steps)
 
     @property

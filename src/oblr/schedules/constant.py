@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from oblr.kinds import Rate
 from oblr.schedules.base import Schedule
 from oblr.types import Moments
 
@@ -11,10 +12,10 @@ class ConstantSchedule(Schedule):
     """``η_t = η₀``.
 
     Args:
-        lr: ``η₀``.
+        lr: ``η₀``, the learning rate.
     """
 
-    lr: float
+    lr: Rate
 
     @property
     def words(self) -> str:

@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from oblr.errors import SettingError
+from oblr.kinds import Count, Natural, Rate, checked
 from oblr.schedules.base import Schedule
 from oblr.types import Moments
 
 
+@checked("schedule")
 @dataclass
 class _Decay(Schedule):
-    """Args:
-    lr: ``η₀``.
-    steps: T, the length of the run.
-    warm_up: steps over which the rate first rises linearly to ``η₀``.
+    """``η_t`` is ``η₀`` times a factor that falls with ``t``.
+
+    Args:
+        lr: ``η₀``, the learning rate.
+        steps: T, length of the run that the rate falls over, steps.
+        warm_up: steps over which the rate first rises linearly to ``η₀``.
 
     Raises:
         SettingError: a warm-up as long as the run.
@@ -23,14 +27,14 @@ class _Decay(Schedule):
 
     shape: ClassVar[str]  # in words
 
-    lr: float
-    steps: int
-    warm_up: int = 0
+    lr: Rate
+    steps: Count
+    warm_up: Natural = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warm_up < self.steps:
+        if self.warm_up >= self.steps:
             raise SettingError(
-                "schedule.warm_up", f"{self.warm_up} is not between 0 and the run's {self.steps} steps", "shorten it"
+                "schedule.warm_up", f"{self.warm_up} is not less than the run's {self.steps} steps", "shorten it"
             )
 
     @property

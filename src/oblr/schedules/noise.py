@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from oblr.errors import SettingError
+from oblr.kinds import Count, PositiveShare, Rate, checked
 from oblr.schedules.base import Schedule
 from oblr.types import Moments
 
 
+@checked("schedule")
 class NoiseSchedule(Schedule):
     """``η_t = η₀ · min(1, E₀/‖ĝ_t‖²)^p``, where ``E₀`` is the mean ``‖ĝ‖²`` of the first steps.
 
@@ -22,19 +23,12 @@ class NoiseSchedule(Schedule):
     as with clipping: their mean is no longer quite that of ``∇J``. ``p = 1/2`` is clipping at the start's norm.
 
     Args:
-        eta0: ``η₀``, the rate of the start.
-        level_steps: live steps that say what ``E₀`` is; they are taken with ``η₀``.
-        power: p, in (0, 1].
-
-    Raises:
-        SettingError: no step for the level, a power outside (0, 1].
+        eta0: ``η₀``, the learning rate of the start.
+        level_steps: first live steps, which say what ``E₀`` is; they are taken with ``η₀``.
+        power: p, exponent of the factor: 1 is Theorem 4's, 0.5 is clipping.
     """
 
-    def __init__(self, eta0: float, level_steps: int = 5, power: float = 1.0):
-        if level_steps < 1:
-            raise SettingError("schedule.level_steps", f"{level_steps} is not a number of steps", "use 1 or more")
-        if not 0 < power <= 1:
-            raise SettingError("schedule.power", f"{power} is not in (0, 1]", "1 is Theorem 4's, 0.5 is clipping")
+    def __init__(self, eta0: Rate, level_steps: Count = 5, power: PositiveShare = 1.0):
         self.eta0, self.level_steps, self.power = eta0, level_steps, power
         self.level, self.known = 0.0, 0  # E₀ so far, and of how many steps
 

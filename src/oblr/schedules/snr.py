@@ -1,8 +1,8 @@
 """The learning rate that the gradient's signal-to-noise ratio governs (arXiv 2511.23310, Theorem 4)."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from oblr.errors import SettingError
+from oblr.kinds import Decay, Natural, PositiveShare, Rate, Share, checked
 from oblr.schedules.base import Schedule
 from oblr.types import Moments
 
@@ -24,12 +24,10 @@ class SNREstimates:
     are corrected for starting at zero.
 
     Args:
-        decay: of the moving averages, in [0, 1).
+        decay: what the moving averages keep at a step.
     """
 
-    def __init__(self, decay: float):
-        if not 0 <= decay < 1:
-            raise SettingError("schedule.decay", f"{decay} is not in [0, 1)", "0.9 averages over about ten steps")
+    def __init__(self, decay: Decay):
         self.decay = decay
         self.mean_square = self.square_mean = self.weight = 0.0
 
@@ -49,41 +47,30 @@ class SNREstimates:
         self.mean_square, self.square_mean, self.weight = state["mean_square"], state["square_mean"], state["weight"]
 
 
+@checked("schedule")
 class SNRSchedule(Schedule):
     """``η_t = η₀ · (N·SNR_t / (1 + N·SNR_t))^p``; for p = 1 the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
 
     Args:
-        eta0: ``η₀``; the rate that a noiseless gradient would be given.
-        estimator: of the SNR, see :class:`SNREstimates`.
-        decay: of the ``ema`` estimator.
+        eta0: ``η₀``, the learning rate that a noiseless gradient would be given.
+        estimator: of the signal-to-noise ratio, see :class:`SNREstimates`.
+        decay: what the moving averages of ``ema`` keep at a step.
         floor: least share of ``η₀``, so that a signal lost in the noise does not end learning.
-        warm_up: steps over which the rate rises linearly to what the SNR gives.
-        power: p, in (0, 1]: 1 is Theorem 4's, the best of one step; 1/2 gives up later.
-
-    Raises:
-        SettingError: unknown estimator, a decay outside [0, 1), a floor outside [0, 1], a negative warm-up, a power
-            outside (0, 1].
+        warm_up: steps over which the rate first rises linearly to what the SNR gives.
+        power: p, exponent of the factor: 1 is Theorem 4's, the best of one step; 1/2 gives up later.
     """
 
     needs_noise = True
 
     def __init__(
         self,
-        eta0: float,
+        eta0: Rate,
         estimator: Estimator = "plug_in",
-        decay: float = 0.9,
-        floor: float = 0.0,
-        warm_up: int = 0,
-        power: float = 1.0,
+        decay: Decay = 0.9,
+        floor: Share = 0.0,
+        warm_up: Natural = 0,
+        power: PositiveShare = 1.0,
     ):
-        if estimator not in get_args(Estimator):
-            raise SettingError("schedule.estimator", f"{estimator!r} is unknown", f"use one of {get_args(Estimator)}")
-        if not 0 <= floor <= 1:
-            raise SettingError("schedule.floor", f"{floor} is not a share of eta0", "use 0 to 1")
-        if warm_up < 0:
-            raise SettingError("schedule.warm_up", f"{warm_up} is not a number of steps", "use 0 or more")
-        if not 0 < power <= 1:
-            raise SettingError("schedule.power", f"{power} is not in (0, 1]", "1 is Theorem 4's")
         self.eta0, self.estimator, self.floor, self.warm_up, self.power = eta0, estimator, floor, warm_up, power
         self.estimates = SNREstimates(decay)
 

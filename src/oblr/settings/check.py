@@ -1,29 +1,20 @@
 """Look at a whole configuration before anything that takes seconds is imported."""
 
-import ast
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from oblr.errors import SettingError
-from oblr.settings import data, observers, rollout, scripts, step, trainer
-from oblr.settings.kinds import Part, Parts, Section
+from oblr.kinds import Part, check, shown
+from oblr.settings import scripts
+from oblr.settings.declared import OURS, beside, declared
+from oblr.settings.kinds import Parts, Section
+from oblr.settings.others import OTHERS
 from oblr.settings.rules import check_rules
 
-#: Settings of the classes that configurations name.
-CLASSES: dict[str, Section] = {
-    name: section
-    for module in (step, rollout, data, observers, trainer, scripts)
-    for name, section in module.CLASSES.items()
-}
-OURS = ("oblr.", "callbacks.")
 SECTIONS = dict | Part | Parts
 #: What evaluation takes and training does not, with the reason.
 DISTORTING = {
@@ -58,7 +49,7 @@ def check_settings(cfg: DictConfig, script: str) -> None:
             if not isinstance(kind, SECTIONS):
                 _check_value(kind, there, path)
             elif not OmegaConf.is_dict(there) and not (there is None and getattr(kind, "optional", False)):
-                raise SettingError(path, f"{value} is {_shown(there)}", "it should be a section of settings")
+                raise SettingError(path, f"{value} is {shown(there)}", "it should be a section of settings")
     check_rules(cfg, script)
 
 
@@ -81,11 +72,6 @@ def leaves(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, own)
         else:
             yield own, value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]} … {text[-10:]}"
 
 
 def _names(value: object) -> list[str]:
@@ -116,7 +102,7 @@ def _in(kind: Any, value: Any, path: str, referred: set[str]) -> Iterator[Found]
         if value not in (None, {}) or not kind.optional:
             yield from _in_part(kind, value, path, referred)
     elif not isinstance(value, Mapping):
-        raise SettingError(path, f"{_shown(value)} cannot work", "it should be a section of settings")
+        raise SettingError(path, f"{shown(value)} cannot work", "it should be a section of settings")
     elif isinstance(kind, dict):
         yield from _in_section(kind, value, path, referred)
     else:
@@ -127,46 +113,23 @@ def _in(kind: Any, value: Any, path: str, referred: set[str]) -> Iterator[Found]
 def _in_part(kind: Part, value: Any, path: str, referred: set[str]) -> Iterator[Found]:
     if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
         remedy = f"; ~{path} leaves it out" if path.startswith("callbacks.") else ""
-        raise SettingError(path, f"{_shown(value)} names no class", f"it should have a _target_{remedy}")
+        raise SettingError(path, f"{shown(value)} names no class", f"it should have a _target_{remedy}")
     target, switch = value["_target_"], value.get("_partial_", False)
     if not isinstance(switch, bool):
-        raise SettingError(f"{path}._partial_", f"{_shown(switch)} cannot work", "it should be true or false")
-    if target.startswith(OURS) and not _exists(target):
-        near = get_close_matches(target, CLASSES, 1, cutoff=0)
-        raise SettingError(f"{path}._target_", f"there is no {_shown(target)}", f"did you mean {near[0]}?")
+        raise SettingError(f"{path}._partial_", f"{shown(switch)} cannot work", "it should be true or false")
+    section = declared(target) if target.startswith(OURS) else OTHERS.get(target)
+    if target.startswith(OURS) and section is None:
+        near = get_close_matches(target, beside(target), 1, cutoff=0)
+        raise SettingError(f"{path}._target_", f"there is no {shown(target)}", f"did you mean {near[0]}?")
     if target.startswith(OURS) and not f"{target}.".startswith(f"{kind.room}." if kind.room else ""):
         raise SettingError(f"{path}._target_", f"{target} is none of {kind.room}", "choose one from there")
-    if target in CLASSES:
-        yield from _in_section(CLASSES[target], value, path, set())  # a class has no variables of the user's
+    if section is not None:
+        yield from _in_section(section, value, path, set())  # a class has no variables of the user's
         return
     for name, part in value.items():  # somebody else's settings are its own affair; ours among them are not
         if isinstance(part, Mapping) and "_target_" in part:
             yield from _in_part(Part(), part, f"{path}.{name}", referred)
 
 
-@functools.cache
-def _exists(target: str) -> bool:
-    """Whether a module of ours defines it; it is not imported for that, which may take seconds."""
-    module, _, name = target.rpartition(".")
-    try:
-        place = find_spec(module)
-    except (ImportError, ValueError):
-        return False
-    if place is None or place.origin is None:
-        return False
-    return any(getattr(node, "name", None) == name for node in ast.parse(Path(place.origin).read_text()).body)
-
-
 def _check_value(kind: Any, value: Any, path: str) -> None:
-    if OmegaConf.is_config(value):
-        value = OmegaConf.to_container(value, resolve=True)
-    try:
-        _adapter(kind).validate_python(value)
-    except ValidationError as error:
-        wanted = dict.fromkeys(problem["msg"].removeprefix("Input ") for problem in error.errors())
-        raise SettingError(path, f"{_shown(value)} cannot work", f"it {', or '.join(wanted)}") from error
-
-
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False))
+    check(path, kind, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)

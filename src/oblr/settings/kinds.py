@@ -1,47 +1,12 @@
-"""What a setting may be: types with ranges, and sections. All other files of this room are made of these."""
+"""What a section of settings is, and how people say what a setting may be."""
 
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from annotated_types import BaseMetadata, Ge, Gt, Le, Lt, MinLen
+from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
 
-#: Numbers beyond these are slips of the finger, and overflow somewhere.
-MOST, LARGEST = 2**31 - 1, 1e9
-
-Count = Annotated[int, Ge(1), Le(MOST)]
-Natural = Annotated[int, Ge(0), Le(MOST)]
-#: of what is held at once: processes, prompts, responses
-Few = Annotated[int, Ge(1), Le(2**20)]
-Number = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
-Positive = Annotated[float, Gt(0), Le(LARGEST)]
-NonNegative = Annotated[float, Ge(0), Le(LARGEST)]
-#: learning rates: one of a thousand moves no policy to anywhere
-Rate = Annotated[float, Gt(0), Le(1e3)]
-Share = Annotated[float, Ge(0), Le(1)]
-PositiveShare = Annotated[float, Gt(0), Le(1)]
-RelativeError = Annotated[float, Ge(0), Lt(1)]
-Decay = Annotated[float, Ge(0), Lt(1)]
-#: vLLM samples at 0.01 where it is told less
-Temperature = Annotated[float, Ge(0.01), Le(100)]
-Seed = Annotated[int, Ge(0), Lt(2**32)]
-Text = str | None
-#: strings that there may be none of, but none of them empty
-Words = list[Annotated[str, MinLen(1)]]
-Precision = Literal["float32", "bfloat16"]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A section that names a class: its settings are that class's.
-
-    Attributes:
-        room: the package that ours are from; others may be anybody's.
-        optional: whether null or an empty section leaves it out.
-    """
-
-    room: str = ""
-    optional: bool = False
+from oblr.kinds import LARGEST, MOST, Part
 
 
 @dataclass(frozen=True)
@@ -52,7 +17,7 @@ class Parts:
 
 
 class Setting(NamedTuple):
-    """Its kind (a type, :class:`Part`, :class:`Parts`, or a section of settings) and, with the unit, its meaning."""
+    """Its kind (a type, :class:`~oblr.kinds.Part`, :class:`Parts`, or a section) and, with the unit, its meaning."""
 
     kind: Any
     meaning: str
@@ -64,11 +29,6 @@ Section = dict[str, Setting]
 
 def section(**settings: tuple[Any, str]) -> Section:
     return {name: Setting(*setting) for name, setting in settings.items()}
-
-
-#: What processes that score may reach.
-READABLE = (Words, "files and folders that a reward reads, besides code")
-TRUST = (bool, "whether a reward has the run's own rights, network and files: then a response may have them as well")
 
 
 def in_words(kind: Any) -> str:

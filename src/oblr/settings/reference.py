@@ -1,4 +1,4 @@
-"""The reference of all settings, made of what they are checked by and of ``conf/``."""
+"""The tables of ``docs/settings.md``: all settings, by what they are checked by, and as ``conf/`` has them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,25 +6,18 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from oblr.settings.check import CLASSES
-from oblr.settings.data import DATA
-from oblr.settings.kinds import Part, Parts, Section, in_words
-from oblr.settings.scripts import EVAL, PRETRAIN, TRAIN
+from oblr.kinds import Part
+from oblr.settings.declared import OURS, declared
+from oblr.settings.kinds import Parts, Section, in_words
+from oblr.settings.others import OTHERS
+from oblr.settings.scripts import DATA, EVAL, PRETRAIN, TRAIN
 
-HEAD = """# Settings
-
-Made by `python src/settings.py > docs/settings.md`. Every setting is checked against this before torch is imported, in
-`train.py`, `sweep.py`, `eval.py` and `pretrain.py` alike: a value out of range, a wrong type, null where a value is
-needed and a name that is not known end a run in one line, and nothing is written. What takes a model, data or a GPU to
-tell is found next. A class of your own has the settings that it says.
-"""
 COLUMNS = "| setting | may be | shipped | what it is |\n|---|---|---|---|"
 
 
 def reference(conf: Path) -> str:
     """Markdown."""
     parts = [
-        HEAD,
         table("`src/train.py`, and each run of `src/sweep.py`", TRAIN, plain(conf / "train.yaml")),
         table("`src/eval.py`", EVAL, plain(conf / "eval.yaml")),
         table("`src/pretrain.py`", PRETRAIN, plain(conf / "pretrain.yaml")),
@@ -34,12 +27,10 @@ def reference(conf: Path) -> str:
             plain(conf / "data" / "base.yaml"),
         ),
     ]
-    found = uses(conf)
-    for name, section in CLASSES.items():
+    for name, (paths, values) in sorted(uses(conf).items()):
+        section = declared(name) if name.startswith(OURS) else OTHERS.get(name)
         if section and list(section) != ["*"]:
-            paths, values = found.get(name, ([], {}))
-            title = f"`{name}`" + (f" at {', '.join(f'`{path}`' for path in paths)}" if paths else "")
-            parts.append(table(title, section, values))
+            parts.append(table(f"`{name}` at {', '.join(f'`{path}`' for path in paths)}", section, values))
     return "\n".join(parts)
 
 

@@ -4,29 +4,46 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from oblr.settings.data import CHOICES, DATA, ROWS
-from oblr.settings.kinds import (
-    READABLE,
-    TRUST,
+from oblr.kinds import (
     Count,
     Few,
     Natural,
     NonNegative,
     Part,
-    Parts,
     Positive,
     PositiveShare,
     Precision,
     Rate,
-    Section,
     Seed,
     Share,
     Text,
-    Words,
-    section,
+    Word,
 )
+from oblr.settings.declared import declared
+from oblr.settings.kinds import Parts, Section, Setting, section
+
+
+def of(target: str, *names: str) -> Section:
+    """Settings of a class of ours, those of these names or all: where it is that they are given to in the end."""
+    declarations = declared(target)
+    assert declarations is not None, target
+    return {name: declarations[name] for name in names or declarations}
+
 
 CHAT = (Part("oblr.data"), "what becomes of questions")
+#: What presets share, and `data.train` and `data.held_out` refer to.
+DATA: Section = section(
+    path=(str, "training problems: a file, a folder with a copy of a Hub data set, or a Hub id"),
+    held_out_path=(str, "the same for problems that are never trained on"),
+    **of("oblr.data.table.TableProblems", "name", "split", "columns", "answer_after", "root", "limit_mib"),
+    max_prompt_tokens=(Count | None, "longest prompt, tokens; longer ones are dropped; null: they are an error"),
+    difficulty=(section(**of("oblr.data.filters.PassRate")), "keep what a model has got right at such a rate"),
+    decontaminate_against=(Parts(Part("oblr.data")), "problem sets that training must not have seen"),
+    weights=(dict[str, Positive], "how often each preset of a mixture is drawn from, over the others"),
+    train=(Part("oblr.data"), "training problems"),
+    held_out=(Part("oblr.data"), "problems that are never trained on"),
+)
+DATA["*"] = Setting(DATA, "a preset of a mixture")
 PATHS = {
     "root": (str, "the checkout; of an installed package the current folder"),
     "models": (str, "folder of models that are made here"),
@@ -107,7 +124,7 @@ EVAL: Section = section(
     top_p=(PositiveShare, "the likeliest tokens that together have this probability are sampled from"),
     top_k=(Natural, "so many of the likeliest tokens are; 0: all"),
     min_p=(Share, "tokens that have this share of the likeliest one's probability are"),
-    stop=(Words, "strings before which a response ends, beside its end tokens"),
+    stop=(list[Word], "strings before which a response ends, beside its end tokens"),
     limit=(Count | None, "of each benchmark, the first so many problems; null: all"),
     chunk=(Count, "problems between two writes to the disk"),
     seed=(Seed, "of the sampling"),
@@ -124,50 +141,3 @@ PRETRAIN: Section = section(
     trainer=(Part(), "Lightning's"),
 )
 SCRIPTS: dict[str, Section] = {"train": TRAIN, "eval": EVAL, "pretrain": PRETRAIN}
-
-PROSE = (Literal["leave_out", "keep"], "problems whose answer the reward cannot compare, as prose and proofs")
-CLASSES: dict[str, Section] = {
-    "oblr.evaluation.attempts.Benchmark": section(
-        problems=(Part("oblr.data"), "what is asked"),
-        reward=(Part("oblr.rewards"), "what scores a response"),
-        max_new_tokens=(Count | None, "longest response, tokens; null: as long as the context and 2048 let it be"),
-        prose=PROSE,
-        readable=READABLE,
-        trust=TRUST,
-    ),
-    "oblr.evaluation.local.local": section(
-        path=(str, "a JSON, CSV or Parquet file, a folder with a copy of a Hub data set, or a Hub id"),
-        setting=(str, "what the user calls it"),
-        **{name: ROWS[name] for name in ("name", "split", "columns", "answer_after")},
-        **CHOICES,
-        prompt=(Part("oblr.data"), "what becomes of questions"),
-        reward=(Part("oblr.rewards"), "what scores a response"),
-        max_new_tokens=(Count | None, "longest response, tokens; null: as long as the context and 2048 let it be"),
-        prose=PROSE,
-        readable=READABLE,
-        trust=TRUST,
-    ),
-    "oblr.policy.pretraining.PretrainModule": section(
-        corpus=(Part("oblr.data"), "texts"),
-        tokenizer_examples=(Count, "texts that the tokenizer is made of"),
-        vocab_size=(Annotated[int, Ge(258), Le(2**20)], "of the tokenizer: bytes, two special tokens, and merges"),
-        architecture=(
-            section(
-                hidden_size=(Few, "width"),
-                intermediate_size=(Few, "width of the MLPs"),
-                num_hidden_layers=(Few, "blocks"),
-                num_attention_heads=(Few, "heads of queries"),
-                num_key_value_heads=(Few, "heads of keys and values"),
-                head_dim=(Few, "width of a head"),
-                max_position_embeddings=(Few, "context, tokens"),
-                tie_word_embeddings=(bool, "whether embedding and head are one matrix"),
-                rope_theta=(Positive, "base of the positions' wavelengths"),
-            ),
-            "fields of Qwen3Config",
-        ),
-        batch_size=(Few, "texts a step"),
-        max_tokens=(Few, "longest text, tokens; longer ones are cut"),
-        lr=(Rate, "largest learning rate"),
-        steps=(Count, "length of the run, steps"),
-    ),
-}

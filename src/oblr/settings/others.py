@@ -1,20 +1,39 @@
-"""Lightning's trainer: all that it takes."""
+"""Classes of other people that the configuration files name: torch's optimizers, Lightning's trainer and logger."""
 
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MinLen
 
-from oblr.settings.kinds import Count, Few, Natural, Part, Positive, Section, Text, section
+from oblr.kinds import Count, Decay, Few, Natural, NonNegative, Part, Positive, Share, Text
+from oblr.settings.kinds import Section, section
 
 NONE_OF_IT = "Lightning's; training has no such batches"
 BATCHES = (Natural | Annotated[float, Ge(0), Le(1)] | None, NONE_OF_IT)
 SWITCH = bool | None
 
-CLASSES: dict[str, Section] = {
-    "oblr.run.strategies.SingleDevice": section(),
-    "oblr.run.strategies.DDP": section(),
-    "oblr.run.strategies.FSDP": section(
-        replicas=(Few, "copies of the policy, each sharded over as many devices (HSDP); 1: over all of them"),
+OTHERS: dict[str, Section] = {
+    "torch.optim.SGD": section(
+        lr=(Annotated[float, Ge(0), Le(1e3)], "learning rate until the schedule sets it"),
+        momentum=(Decay, "what the velocity keeps at a step"),
+        dampening=(Share, "what of a gradient the velocity leaves out"),
+        weight_decay=(NonNegative, "pull of the weights to zero, per unit of the rate"),
+        nesterov=(bool, "whether the velocity looks ahead; needs momentum"),
+        maximize=(Literal[False], "the step minimises"),
+        foreach=(bool | None, "whether all weights are updated at once; null: torch chooses"),
+        differentiable=(Literal[False], "nothing is differentiated through the step"),
+        fused=(bool | None, "whether one kernel updates; null: torch chooses"),
+    ),
+    "torch.optim.AdamW": section(
+        lr=(Annotated[float, Ge(0), Le(1e3)], "learning rate until the schedule sets it"),
+        betas=(list[Decay], "what the averages of gradients and of their squares keep at a step"),
+        eps=(Positive, "what keeps the division by the root of the squares finite"),
+        weight_decay=(NonNegative, "pull of the weights to zero, per unit of the rate"),
+        amsgrad=(bool, "whether the largest average of squares is used"),
+        maximize=(Literal[False], "the step minimises"),
+        foreach=(bool | None, "whether all weights are updated at once; null: torch chooses"),
+        capturable=(bool, "whether the step can be part of a CUDA graph"),
+        differentiable=(Literal[False], "nothing is differentiated through the step"),
+        fused=(bool | None, "whether one kernel updates; null: torch chooses"),
     ),
     "lightning.Trainer": section(
         accelerator=(Literal["auto", "cpu", "gpu", "cuda"], "what computes; auto: GPUs where there are any"),
@@ -62,5 +81,12 @@ CLASSES: dict[str, Section] = {
         default_root_dir=(Text, "run folder"),
         enable_autolog_hparams=(bool, "whether Lightning logs hyperparameters"),
         model_registry=(Any, "of LitLogger"),
+    ),
+    "lightning.pytorch.loggers.CSVLogger": section(
+        save_dir=(str, "folder"),
+        name=(Text, "folder in it"),
+        version=(Natural | Text, "folder in that"),
+        prefix=(str, "before all names"),
+        flush_logs_every_n_steps=(Count, "steps between two writes"),
     ),
 }
