@@ -37,10 +37,10 @@ SAMPLE = 64
 #: Share of them that must be noticed.
 ENOUGH = 0.5
 #: Test files that a mutant meets.
-FILES = 10
+FILES = 6
 #: Seconds after which a mutant has not been noticed, those of one test, which has failed then, and how much shorter a
 #: test must be without a mistake.
-PATIENCE, ONE_TEST, SHORTER = 60, 40, 3
+PATIENCE, ONE_TEST, SHORTER = 90, 45, 3
 #: In the environment of every process of a trial, so that none outlives it: the folder of its copy.
 MARK = "MUTANT_COPY"
 
@@ -203,14 +203,13 @@ def main(root: Path, arguments: Sequence[str]) -> int:
                 print(f"{trial.seconds:4.0f} s  {place}  {trial.by or 'NOT NOTICED'}", flush=True)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        return 128 + signal.SIGINT
     for mutant in (trial.mutant for trial in trials if not trial.by):
         print(f"\nnot noticed: {mutant.file}:{mutant.line}", *mutant.change(), sep="\n")
     print(f"\n{'room':12}{'planted':>9}{'noticed':>9}{'share':>7}")
     for room, planted, noticed in by_room(root, trials):
         print(f"{room:12}{planted:9}{noticed:9}{noticed / max(planted, 1):7.0%}")
     if left := len(mutants) - len(trials):
-        print(f"{left} of {len(mutants)} were not tried in {asked.minutes:g} minutes")
+        print(f"{left} of {len(mutants)} were not tried")
     elif root == report.ROOT and not (asked.files or asked.room or asked.since) and asked.sample >= SAMPLE:
         write(root, trials)
     return int(noticed < ENOUGH * planted)
