@@ -40,7 +40,7 @@ ENOUGH = 0.5
 FILES = 6
 #: Seconds after which a mutant has not been noticed, those of one test, which has failed then, and how much shorter a
 #: test must be without a mistake.
-PATIENCE, ONE_TEST, SHORTER = 90, 45, 3
+PATIENCE, ONE_TEST, SHORTER = 120, 45, 3
 #: In the environment of every process of a trial, so that none outlives it: the folder of its copy.
 MARK = "MUTANT_COPY"
 

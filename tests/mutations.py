@@ -64,16 +64,15 @@ OPERATORS = [
 ]
 
 
-class _Planting(cst.CSTVisitor):
-    """Collects the mutants of one file, but for those in annotations, decorators and prose."""
+class _Places(cst.CSTVisitor):
+    """Line → what around it has a name, and nodes that begin there; none of annotations, decorators and prose."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, file: str, module: cst.Module, left_out: Collection[int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.file, self.module, self.left_out = file, module, left_out
         self.scope: list[str] = []
-        self.found: list[Mutant] = []
+        self.found: dict[int, list[tuple[tuple[str, ...], cst.CSTNode]]] = defaultdict(list)
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Annotation | cst.Decorator):
@@ -82,12 +81,8 @@ class _Planting(cst.CSTVisitor):
             self.scope.append(node.name.value)
         if isinstance(node, cst.SimpleString) and " " in node.value:  # wording, which no test freezes
             return False
-        place = self.get_metadata(PositionProvider, node, None)
-        if place and place.start.line not in self.left_out:
-            for kind, operator in OPERATORS:
-                if isinstance(node, kind):
-                    where = (self.file, place.start.line, tuple(self.scope), self.module)
-                    self.found += [Mutant(*where, node, new) for new in operator(node)]
+        if place := self.get_metadata(PositionProvider, node, None):
+            self.found[place.start.line].append((tuple(self.scope), node))
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
@@ -95,20 +90,35 @@ class _Planting(cst.CSTVisitor):
             self.scope.pop()
 
 
+class Source:
+    """A file whose mutants are looked for by line: none where it says ``pragma: no mutate``, as mutmut reads it."""
+
+    def __init__(self, root: Path, file: str) -> None:
+        wrapper = MetadataWrapper(cst.parse_module((root / file).read_text()))
+        self.file, self.module = file, wrapper.module
+        places, pragmas = _Places(), PragmaVisitor(file)
+        wrapper.visit(places)
+        wrapper.visit(pragmas)
+        left_out = pragmas.no_mutate_lines | pragmas.ignore_node_lines
+        self.places = {line: nodes for line, nodes in places.found.items() if line not in left_out}
+
+    def mutants(self, line: int) -> Iterator[Mutant]:
+        for scope, node in self.places.get(line, ()):
+            for kind, operator in OPERATORS:
+                if isinstance(node, kind):
+                    yield from (Mutant(self.file, line, scope, self.module, node, new) for new in operator(node))
+
+
+def mutants(root: Path, file: str) -> list[Mutant]:
+    """All of a file."""
+    source = Source(root, file)
+    return [mutant for line in source.places for mutant in source.mutants(line)]
+
+
 def room_of(root: Path, file: str) -> str:
     """Scripts are one together."""
     name = room(root / file, root)
     return "scripts" if name.startswith("src/") else name
-
-
-def mutants(root: Path, file: str) -> list[Mutant]:
-    """All of a file, but where a comment says ``pragma: no mutate``, as mutmut understands it."""
-    wrapper = MetadataWrapper(cst.parse_module((root / file).read_text()))
-    pragmas = PragmaVisitor(file)
-    wrapper.visit(pragmas)
-    planting = _Planting(file, wrapper.module, pragmas.no_mutate_lines | pragmas.ignore_node_lines)
-    wrapper.visit(planting)
-    return planting.found
 
 
 def drawn(root: Path, asked: Mapping[str, Collection[int] | None], rng: random.Random) -> Iterator[Mutant]:
@@ -119,18 +129,19 @@ def drawn(root: Path, asked: Mapping[str, Collection[int] | None], rng: random.R
         rooms[room_of(root, file)] += [(file, line) for line in sorted(every if lines is None else lines)]
     queues = [deque(rng.sample(places, len(places))) for _, places in sorted(rooms.items())]
     rng.shuffle(queues)
-    left: dict[str, dict[int, list[Mutant]]] = {}
+    sources: dict[str, Source] = {}
+    left: dict[tuple[str, int], list[Mutant]] = {}
     while queues:
         for queue in list(queues):
             while queue:
-                file, line = queue.popleft()
-                if file not in left:
-                    left[file], found = defaultdict(list), mutants(root, file)
-                    for mutant in rng.sample(found, len(found)):
-                        left[file][mutant.line].append(mutant)
-                if own := left[file][line]:
-                    queue.append((file, line))
-                    if (mutant := own.pop()).is_another_program():
+                file, line = place = queue.popleft()
+                if place not in left:
+                    sources[file] = sources.get(file) or Source(root, file)
+                    found = list(sources[file].mutants(line))
+                    left[place] = rng.sample(found, len(found))
+                if left[place]:
+                    queue.append(place)
+                    if (mutant := left[place].pop()).is_another_program():
                         yield mutant
                         break
             else:
