@@ -5,7 +5,7 @@
 
 Which mistakes there are is mutmut's (`mutations.py`); a sample of them is drawn from all rooms in turn. Each is planted
 in a copy of the checkout, and meets the test files that are nearest to it (`nearest.py`) until a test fails, which
-passes without it. What says ``# pragma: no mutate`` stays as it is. A call of nothing but ``--jobs`` writes
+passes without it. Where they take too long it is undecided. What says ``# pragma: no mutate`` stays as it is. A call of nothing but ``--jobs`` writes
 ``benchmarks/results/mutants.json``.
 """
 
@@ -38,8 +38,8 @@ SAMPLE = 64
 ENOUGH = 0.5
 #: Test files that a mutant meets.
 FILES = 6
-#: Seconds after which a mutant has not been noticed, those of one test, which has failed then, and how much shorter a
-#: test must be without a mistake.
+#: Seconds after which a mutant is left undecided, those of one test, which has failed then, and how much shorter a test
+#: must be without a mistake.
 PATIENCE, ONE_TEST, SHORTER = 120, 45, 3
 #: In the environment of every process of a trial, so that none outlives it: the folder of its copy.
 MARK = "MUTANT_COPY"
@@ -47,7 +47,7 @@ MARK = "MUTANT_COPY"
 
 @dataclass
 class Trial:
-    """``by``: the test that noticed it, "" if none did, and None where the time of the call ran out before."""
+    """``by``: the test that noticed it, "" if all passed, and None where time ran out before either."""
 
     mutant: Mutant
     by: str | None
@@ -112,7 +112,8 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int, end: float) -> Itera
     copies, passes = SimpleQueue[Path](), dict[str, bool]()
 
     def one(mutant: Mutant) -> Trial:
-        folder, start, by = copies.get(), time.monotonic(), ""
+        folder, start = copies.get(), time.monotonic()
+        by: str | None = ""
         file = folder / mutant.file
         good = file.read_text()
         tests = nearest_tests(root, mutant.file, mutant.scope, FILES)
@@ -123,7 +124,7 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int, end: float) -> Itera
             found = first_failure(folder, [*tests, *left], mutant.scope, seconds, ONE_TEST) if seconds > 0 else None
             file.write_text(good)
             if not found:
-                by = None if found is None and time.monotonic() >= end else ""
+                by = found
                 break
             if found not in passes:
                 alone = [found] if "::" in found else [found, "--collect-only"]
@@ -172,7 +173,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help="how many are drawn")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     parser.add_argument(
-        "--minutes", type=float, default=float("inf"), metavar="M", help="what is not tried then is left"
+        "--minutes", type=float, default=float("inf"), metavar="M", help="what is tried later is undecided"
     )
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     asked = parser.parse_args(arguments)
@@ -197,21 +198,22 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     trials: list[Trial] = []
     try:
         for trial in tried(root, mutants, asked.jobs, end):
-            if trial.by is not None:
-                trials.append(trial)
-                place = f"{trial.mutant.file}:{trial.mutant.line}"
-                print(f"{trial.seconds:4.0f} s  {place}  {trial.by or 'NOT NOTICED'}", flush=True)
+            trials.append(trial)
+            verdict = {"": "NOT NOTICED", None: "undecided"}.get(trial.by, trial.by)
+            print(f"{trial.seconds:4.0f} s  {trial.mutant.file}:{trial.mutant.line}  {verdict}", flush=True)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-    for mutant in (trial.mutant for trial in trials if not trial.by):
+    decided = [trial for trial in trials if trial.by is not None]
+    for mutant in (trial.mutant for trial in decided if not trial.by):
         print(f"\nnot noticed: {mutant.file}:{mutant.line}", *mutant.change(), sep="\n")
     print(f"\n{'room':12}{'planted':>9}{'noticed':>9}{'share':>7}")
-    for room, planted, noticed in by_room(root, trials):
+    for room, planted, noticed in by_room(root, decided):
         print(f"{room:12}{planted:9}{noticed:9}{noticed / max(planted, 1):7.0%}")
-    if left := len(mutants) - len(trials):
-        print(f"{left} of {len(mutants)} were not tried")
-    elif root == report.ROOT and not (asked.files or asked.room or asked.since) and asked.sample >= SAMPLE:
-        write(root, trials)
+    if left := len(mutants) - len(decided):
+        print(f"{left} of {len(mutants)} are undecided")
+    usual = asked == parser.parse_args(["--jobs", str(asked.jobs)])
+    if decided and usual and root == report.ROOT and len(trials) == len(mutants):
+        write(root, decided)
     return int(noticed < ENOUGH * planted)
 
 

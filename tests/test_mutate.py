@@ -187,9 +187,18 @@ def test_what_takes_far_longer_than_without_is_noticed_and_nothing_outlives_it(p
     assert not running  # a zombie has no command line
 
 
-def test_what_is_left_when_the_time_runs_out_is_neither(project, capsys):
+def test_what_is_left_when_the_time_runs_out_is_undecided(project, capsys):
     assert mutate.main(project, ["--minutes", "0"]) == 0
-    assert capsys.readouterr().out.endswith("2 of 2 were not tried\n")
+    assert capsys.readouterr().out.endswith("2 of 2 are undecided\n")
+
+
+def test_a_mutant_that_some_tests_have_not_met_yet_is_undecided(project, monkeypatch):
+    monkeypatch.setattr(mutate, "PATIENCE", 8)
+    (project / "tests/test_shop.py").write_text(
+        "import time\n\nimport oblr.shop.till\nimport pytest\n\n\n"
+        "@pytest.mark.parametrize('n', range(20))\ndef test_slow(n):\n    time.sleep(1)\n"
+    )
+    assert tried(project, "src/oblr/shop/till.py", "return sum(None)").by is None
 
 
 @pytest.mark.parametrize("arguments", [["--room", "cellar"], ["--since", "nowhere"], ["src/oblr/nothing.py"]])
