@@ -5,8 +5,8 @@
 
 Which mistakes there are is mutmut's (`mutations.py`); a sample of them is drawn from all rooms in turn. Each is planted
 in a copy of the checkout, and meets the test files that are nearest to it (`nearest.py`) until a test fails, which
-passes without it. Where they take too long it is undecided. What says ``# pragma: no mutate`` stays as it is. A call of nothing but ``--jobs`` writes
-``benchmarks/results/mutants.json``.
+passes without it. Where they take too long it is undecided. What says ``# pragma: no mutate`` stays as it is. A call of
+nothing but ``--jobs`` writes ``benchmarks/results/mutants.json``.
 """
 
 import argparse
