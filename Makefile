@@ -16,8 +16,8 @@
 #               published problems as JSONL> for what is measured on those
 # make studies  measure again what docs/findings.md says of the method, into studies/results/: hours
 # make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
-# make mutants  plant mistakes in a copy of the code, one at a time, and see which of them the tests notice: hours; a second
-#               call goes on where the first was stopped;  ARGS="--room callbacks", ARGS="--sample 10": only some
+# make mutants  plant 64 mistakes in a copy of the code, one at a time, and see which of them the tests notice: half an hour;
+#               ARGS="--since REV": in functions that differ;  --room callbacks, --sample 20 --seed 3, --minutes 5, --jobs 2, FILE
 # make again    the whole suite five times; ARGS="--runs 5 --busy 2": beside processes that compute; ARGS=--record: what all such runs say
 # make contract check what we rely on of vLLM in the wheels of the pinned version and of the oldest one: 600 MB, no GPU
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU

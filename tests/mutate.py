@@ -1,42 +1,57 @@
-"""Plant plausible mistakes in the code, one at a time, and see which of them the tests notice.
+"""Plant mistakes in the code, one at a time, and see which of them the tests notice.
 
-    PYTHONPATH=benchmarks python tests/mutate.py [--room ROOM] [--sample N --seed 0] [--jobs 1]
+    PYTHONPATH=benchmarks python tests/mutate.py [FILE ...] [--room ROOM] [--since REV] [--sample N --seed S]
+                                                 [--minutes M] [--jobs J]
 
-`mutants.yaml` has the mistakes, each with the tests that could notice it. They are planted in a copy of the checkout,
-in which these tests must pass without them. ``benchmarks/results/mutants.jsonl`` keeps what was found here: a second
-call goes on where the first was stopped, and tries again what has changed since: the file, the mistake, or its tests.
-When all have been tried, ``benchmarks/results/mutants.json`` tells how many were noticed, by room.
+Which mistakes there are is mutmut's (`mutations.py`); a sample of them is drawn from all rooms in turn. Each is planted
+in a copy of the checkout, and meets the test files that are nearest to it (`nearest.py`) until a test fails, which
+passes without it. Where they take too long it is undecided. What says ``# pragma: no mutate`` stays as it is. A call of
+nothing but ``--jobs`` writes ``benchmarks/results/mutants.json``.
 """
 
 import argparse
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock
 
+import pytest
 import report
 import warm
-from mutants import TABLE, Mutant, TableError, load
+from mutations import Mutant, differing, drawn, room_of
+from nearest import nearest_tests
 
-from oblr.run.provenance import revision
-
-RESULTS = Path("benchmarks", "results", "mutants.jsonl")
-#: Share of the mistakes that must be noticed.
-ENOUGH = 0.92
+#: How many are drawn, unless the call says.
+SAMPLE = 64
+#: Share of them that must be noticed.
+ENOUGH = 0.5
+#: Test files that a mutant meets.
+FILES = 6
+#: Seconds after which a mutant is left undecided, those of one test, which has failed then, and how much shorter a test
+#: must be without a mistake.
+PATIENCE, ONE_TEST, SHORTER = 120, 45, 3
 #: In the environment of every process of a trial, so that none outlives it: the folder of its copy.
 MARK = "MUTANT_COPY"
+
+
+@dataclass
+class Trial:
+    """``by``: the test that noticed it, "" if all passed, and None where time ran out before either."""
+
+    mutant: Mutant
+    by: str | None
+    seconds: float
 
 
 def copy(root: Path, folder: Path) -> Path:
@@ -52,128 +67,154 @@ def copy(root: Path, folder: Path) -> Path:
     return folder
 
 
-def run(folder: Path, tests: Sequence[str], timeout: float | None = None) -> tuple[str, float]:
-    """What fails in a copy, "" if nothing does, and the seconds that it takes."""
+def first_failure(folder: Path, tests: Sequence[str], words: Sequence[str], seconds: float, each: float) -> str | None:
+    """The test of a copy that fails or takes longer than ``each``; "" if none does; None if they take too long.
+
+    What keeps tests from being collected counts as a failure of the first file.
+    """
     path = filter(None, [str(folder / "src"), str(folder), os.environ.get("PYTHONPATH")])
+    log = folder.with_suffix(".log")
+    log.write_text("")
     # A file that changes twice within a second must not be taken for what was compiled in between.
     own = {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", MARK: str(folder)}
-    pytest = str(Path(__file__).with_name("pytest_alone.py"))
-    command = [pytest, *("-x", "-rfE", "-p", "no:cacheprovider", "-n", "0"), *tests]
+    own |= {"TEST_LOG": str(log), "TEST_WORDS": " ".join(words)}
+    options = ["-x", "-p", "no:cacheprovider", "-n", "0", f"--timeout={each:.0f}"]
+    command = [str(Path(__file__).with_name("pytest_alone.py")), *options, *tests]
     start = time.monotonic()
     try:
-        ended = warm.run(command, folder, os.environ | own, timeout)
-        status = ended.returncode
-        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout + ended.stderr, flags=re.MULTILINE)
+        status = warm.run(command, folder, os.environ | own, seconds).returncode
     except subprocess.TimeoutExpired:
-        status, failed = -signal.SIGKILL, ["timeout"]
+        status = None
     finally:
         kill_remains(folder)
-    return [*failed, f"status {status}"][0] if status else "", time.monotonic() - start
+    lines = [[tests[0], "starts", start], *map(json.loads, log.read_text().splitlines())]
+    if failed := [test for test, event, _ in lines if event == "failed"]:
+        return failed[0]
+    if status is None:  # a test that no signal of Python's ends, or many tests
+        test, event, since = lines[-1]
+        return test if event == "starts" and time.monotonic() - since > each else None
+    return "" if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else tests[0]
 
 
 def kill_remains(folder: Path) -> None:
-    """End whatever a trial in this copy has started, in whatever session it is."""
+    """End whatever a trial in this copy has started, in whatever session it is: what works in it, or has its mark."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or is somebody else's
-            if f"{MARK}={folder}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            marked = f"{MARK}={folder}".encode() in (process / "environ").read_bytes().split(b"\0")
+            if marked or (process / "cwd").readlink().is_relative_to(folder):
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def tried(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str, float]]:
-    """Each with the test that noticed it, "" if none did, and the seconds that it took; in any order.
-
-    Raises:
-        TableError: a test fails without any mistake.
-    """
+def tried(root: Path, mutants: Sequence[Mutant], jobs: int, end: float) -> Iterator[Trial]:
+    """Each mutant, in any order; ``end`` is when the time of the call has run out, on the monotonic clock."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in conftest.py, but before torch is there
     warm.popen()  # before there are threads
-    copies, locks, unmutated = SimpleQueue[Path](), defaultdict(Lock), dict[Sequence[str], float]()
+    copies, passes = SimpleQueue[Path](), dict[str, bool]()
 
-    def trial(mutant: Mutant) -> tuple[Mutant, str, float]:
-        folder, tests = copies.get(), mutant.tests
-        with locks[tests]:
-            if tests not in unmutated:
-                failed, seconds = run(folder, tests)
-                if failed:
-                    raise TableError(f"{failed} fails without any mistake")
-                unmutated[tests] = seconds
+    def one(mutant: Mutant) -> Trial:
+        folder, start = copies.get(), time.monotonic()
+        by: str | None = ""
         file = folder / mutant.file
         good = file.read_text()
-        file.write_text(good.replace(mutant.old, mutant.new))
-        failed, seconds = run(folder, tests, timeout=60 + 4 * unmutated[tests])
-        file.write_text(good)
+        tests = nearest_tests(root, mutant.file, mutant.scope, FILES)
+        while tests:
+            left = [f"--deselect={test}" for test, fine in passes.items() if not fine]
+            file.write_text(mutant.code())
+            seconds = min(PATIENCE, end - time.monotonic())
+            found = first_failure(folder, [*tests, *left], mutant.scope, seconds, ONE_TEST) if seconds > 0 else None
+            file.write_text(good)
+            if not found:
+                by = found
+                break
+            if found not in passes:
+                alone = [found] if "::" in found else [found, "--collect-only"]
+                passes[found] = first_failure(folder, alone, (), ONE_TEST, ONE_TEST / SHORTER) == ""
+            if passes[found]:
+                by = found
+                break
+            tests = [test for test in tests if test != found]  # a file that cannot be collected
         copies.put(folder)
-        return mutant, failed, seconds
+        return Trial(mutant, by, time.monotonic() - start)
 
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as name, ThreadPool(jobs) as pool:
         folders = [copy(root, Path(name, str(job))) for job in range(jobs)]
         for folder in folders:
             copies.put(folder)
         try:
-            yield from pool.imap_unordered(trial, sorted(mutants, key=lambda mutant: mutant.tests))
+            yield from pool.imap_unordered(one, mutants)
         finally:
             for folder in folders:
                 kill_remains(folder)
 
 
-def summary(mutants: Sequence[Mutant], killed: dict[Mutant, bool]) -> Iterator[str]:
-    """A table by room, what survived in full, and what was not tried."""
-    yield f"{'room':12}{'mutants':>8}{'killed':>8}{'share':>8}"
-    for room in [*dict.fromkeys(mutant.room for mutant in killed), "all"]:
-        own = [killed[mutant] for mutant in killed if room in (mutant.room, "all")]
-        yield f"{room:12}{len(own):8}{sum(own):8}{sum(own) / max(len(own), 1):8.0%}"
-    for mutant in (mutant for mutant, noticed in killed.items() if not noticed):
-        yield f"\nsurvived: {mutant.room}, {mutant.file}: {mutant.why} ({', '.join(mutant.tests)})"
-        for sign, text in (("-", mutant.old), ("+", mutant.new)):
-            yield from (f"{sign} {line}" for line in text.split("\n"))
-    for mutant in (mutant for mutant in mutants if mutant.equivalent):
-        yield f"\nnot tried: {mutant.room}, {mutant.file}: {mutant.why}: {mutant.equivalent}"
+def by_room(root: Path, trials: Sequence[Trial]) -> Iterator[tuple[str, int, int]]:
+    """(room, planted, noticed), and those of all."""
+    rooms = [room_of(root, trial.mutant.file) for trial in trials]
+    for name in [*sorted(set(rooms)), "all"]:
+        own = [bool(trial.by) for trial, room in zip(trials, rooms, strict=True) if name in (room, "all")]
+        yield name, len(own), sum(own)
 
 
-def figures(killed: dict[Mutant, bool]) -> Iterator[report.Figure]:
-    """The shares by room, and of all, which has a target."""
-    for room in dict.fromkeys(mutant.room for mutant in killed):
-        own = [noticed for mutant, noticed in killed.items() if mutant.room == room]
-        yield report.Figure(f"{room}: killed", sum(own), f"of {len(own)} mutants")
-    yield report.at_least("share of the mutants that is killed", sum(killed.values()) / len(killed), "", ENOUGH)
+def write(root: Path, trials: Sequence[Trial]) -> None:
+    """Keep how many of each room are noticed, the share of all, which has a target, and what is not noticed."""
+    *rooms, (_, planted, noticed) = by_room(root, trials)
+    figures = [report.Figure(f"{room}: noticed", own, f"of {all_} mutants") for room, all_, own in rooms]
+    figures.append(report.at_least("share of the mutants that is noticed", noticed / planted, "", ENOUGH))
+    missed = [trial.mutant for trial in trials if not trial.by]
+    report.write("mutants", figures, missed=[{"at": f"{m.file}:{m.line}", "change": m.change()} for m in missed])
 
 
 def main(root: Path, arguments: Sequence[str]) -> int:
-    """Returns 1 where too few mistakes are noticed, and 2 where the table cannot be used."""
+    """Returns 1 where too few mistakes are noticed, and 2 where there is nothing to plant."""
     parser = argparse.ArgumentParser(description="Plant mistakes, and see which of them the tests notice.")
-    parser.add_argument("--room", help="only this one's")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="only in these")
+    parser.add_argument("--room", help="only in this one's files")
+    parser.add_argument("--since", metavar="REV", help="only in functions that differ from REV's; in all if none does")
+    parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help="how many are drawn")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), metavar="M", help="what is tried later is undecided"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     asked = parser.parse_args(arguments)
-    results, now = root / RESULTS, revision(root)
-    try:
-        mutants = [mutant for mutant in load(root) if asked.room in (None, mutant.room)]
-        if not mutants:
-            raise TableError(f"there is no room {asked.room}")
-        if asked.sample is not None:
-            mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
-        keys = {mutant: mutant.key(root) for mutant in mutants if not mutant.equivalent}
-        lines = results.read_text().splitlines() if results.exists() else []
-        known = {row["id"]: row["killed"] for row in map(json.loads, lines)}
-        left = [mutant for mutant, key in keys.items() if key not in known]
-        for mutant, by, seconds in tried(root, left, asked.jobs) if left else ():
-            row = {"id": keys[mutant], "room": mutant.room, "killed": bool(by), "by": by, "seconds": round(seconds, 1)}
-            with results.open("a") as file:
-                file.write(json.dumps(row | {"revision": now}) + "\n")
-            known[keys[mutant]] = bool(by)
-            print(f"{'killed' if by else 'SURVIVED'} in {seconds:.0f} s: {mutant.room}: {mutant.why}", flush=True)
-    except TableError as error:
-        print(f"error: {TABLE}: {error}", file=sys.stderr)
+    end = time.monotonic() + 60 * asked.minutes
+    paths = [*(root / "src").rglob("*.py"), *(root / "callbacks").rglob("*.py")]
+    lines: dict[str, set[int] | None] = {str(path.relative_to(root)): None for path in paths}
+    if asked.since:
+        try:
+            lines = dict(differing(root, asked.since)) or lines
+        except subprocess.CalledProcessError as error:
+            print(f"error: --since: {error.stderr.strip().splitlines()[0]}", file=sys.stderr)
+            return 2
+    lines = {
+        file: its
+        for file, its in lines.items()
+        if asked.room in (None, room_of(root, file)) and (not asked.files or file in asked.files)
+    }
+    mutants = list(islice(drawn(root, lines, random.Random(asked.seed)), asked.sample))
+    if not mutants:
+        print("error: there is nothing to plant there", file=sys.stderr)
         return 2
+    trials: list[Trial] = []
+    try:
+        for trial in tried(root, mutants, asked.jobs, end):
+            trials.append(trial)
+            verdict = {"": "NOT NOTICED", None: "undecided"}.get(trial.by, trial.by)
+            print(f"{trial.seconds:4.0f} s  {trial.mutant.file}:{trial.mutant.line}  {verdict}", flush=True)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return 128 + signal.SIGINT
-    killed = {mutant: known[key] for mutant, key in keys.items()}
-    print(*summary(mutants, killed), sep="\n")
-    if asked.room is asked.sample is None and root == report.ROOT:
-        report.write("mutants", list(figures(killed)))
-    return int(sum(killed.values()) < ENOUGH * len(killed))
+        print("stopped", file=sys.stderr)
+    decided = [trial for trial in trials if trial.by is not None]
+    for mutant in (trial.mutant for trial in decided if not trial.by):
+        print(f"\nnot noticed: {mutant.file}:{mutant.line}", *mutant.change(), sep="\n")
+    print(f"\n{'room':12}{'planted':>9}{'noticed':>9}{'share':>7}")
+    for room, planted, noticed in by_room(root, decided):
+        print(f"{room:12}{planted:9}{noticed:9}{noticed / max(planted, 1):7.0%}")
+    if left := len(mutants) - len(decided):
+        print(f"{left} of {len(mutants)} are undecided")
+    usual = asked == parser.parse_args(["--jobs", str(asked.jobs)])
+    if decided and usual and root == report.ROOT and len(trials) == len(mutants):
+        write(root, decided)
+    return int(noticed < ENOUGH * planted)
 
 
 if __name__ == "__main__":

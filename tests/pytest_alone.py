@@ -1,9 +1,52 @@
-"""``python -m pytest`` as a script, which a nursery can start: of the folder that it is started in."""
+"""``python -m pytest`` as a script, which a nursery can start: of the folder that it is started in.
 
+Beside ``-n 0`` it says of each test when it starts and how it ends, as lines of ``$TEST_LOG``, and runs first what is
+short (``LONGEST`` of conftest.py is not), of the file that was named first, and names a word of ``$TEST_WORDS``.
+"""
+
+import inspect
+import json
+import os
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+
+class Watch:
+    def __init__(self, log: Path, words: list[str]) -> None:
+        self.log, self.words = log, words
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        longest = getattr(sys.modules.get("conftest"), "LONGEST", ())
+        order = {argument: number for number, argument in enumerate(sys.argv)}
+
+        def key(item: pytest.Item) -> tuple[bool, int, bool]:
+            source = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
+            named = any(word in source for word in self.words)
+            return item.path.name in longest, order.get(item.nodeid.partition("::")[0], 0), not named
+
+        items.sort(key=key)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.say(nodeid, "starts")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed or report.when == "teardown":
+            self.say(report.nodeid, report.outcome)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.say(report.nodeid, report.outcome)
+
+    def say(self, test: str, event: str) -> None:
+        with self.log.open("a") as file:
+            file.write(json.dumps([test, event, time.monotonic()]) + "\n")
+
+
 if __name__ == "__main__":
     sys.path[0] = ""  # not where this file is: the tests may be those of another checkout
-    sys.exit(pytest.main(sys.argv[1:]))
+    watch = Watch(Path(os.environ["TEST_LOG"]), os.environ["TEST_WORDS"].split())
+    sys.exit(pytest.main(sys.argv[1:], plugins=[watch]))

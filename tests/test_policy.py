@@ -77,6 +77,7 @@ def take_steps(
     token_budget=60,
     optimizer=torch.optim.SGD,
     bound=1.0,
+    bound_p99=None,
     precision="32-true",
     observers=(),
     **settings,
@@ -96,7 +97,7 @@ def take_steps(
         temperature=TEMPERATURE,
         token_budget=token_budget,
         logprob_gap_mean=bound,
-        logprob_gap_p99=bound,
+        logprob_gap_p99=bound if bound_p99 is None else bound_p99,
         **settings,
     )
     keep = KeepReports()
@@ -288,6 +289,14 @@ def test_a_single_token_may_be_off_but_not_many(tmp_path):
     assert report.logprob_gap.p99 == pytest.approx(gaps.sort().values[round(0.99 * (len(gaps) - 1))].item(), rel=0.05)
     with pytest.raises(StaleEngineError, match=r"p99 .*policy\.logprob_gap_p99=0\.1"):
         take_steps(tmp_path, off_by(batch, 1.0, tokens=20), bound=0.1)
+
+
+def test_the_mean_and_the_quantile_have_bounds_of_their_own(tmp_path):
+    """Of 512 tokens 20 are off by 1 nat."""
+    batch = off_by(make_batch(tmp_path, tied=True, drift=0.01, lengths=[64] * 16), 1.0, tokens=20)
+    take_steps(tmp_path, batch, bound=0.1, bound_p99=2.0)
+    with pytest.raises(StaleEngineError, match=r"the mean .*logprob_gap_mean=0\.02"):
+        take_steps(tmp_path, batch, bound=0.02, bound_p99=2.0)
 
 
 @pytest.mark.parametrize(("length", "checked"), [(12, 8), (55, 3), (250, 1)])

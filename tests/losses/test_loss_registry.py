@@ -438,6 +438,16 @@ def test_lengths():
     assert factors(("normalise", "group")) == [[1 / 2] * 3, [1 / 4] * 3]
 
 
+@pytest.mark.parametrize(("normalise", "expected"), [("none", [12, 5]), ("response", [3, 5 / 16])])
+def test_a_baseline_is_weighted_by_the_square_of_what_multiplies_the_score(normalise, expected):
+    """``ρ = 2`` over two tokens, of norm² 3; ``ρ = 1`` over four, of norm² 5."""
+    logs = torch.tensor([0.5, 0.5, 0, 0, 0, 0], dtype=torch.float64) * math.log(2)
+    sequences, behaviour = torch.tensor([0, 0, 1, 1, 1, 1]), torch.zeros(2, dtype=torch.float64)
+    tokens = ResponseTokens(logs, torch.ones(6, dtype=torch.float64), sequences, behaviour, torch.tensor([2, 4]), 2)
+    chosen = loss(("policy_gradient", ("ratio", "sequence"), ("normalise", normalise)))
+    assert chosen.weights(tokens, torch.tensor([3.0, 5.0])).tolist() == pytest.approx(expected)
+
+
 # --- what is special to some ----------------------------------------------------------------------------------------
 
 
