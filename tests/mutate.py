@@ -11,6 +11,7 @@ nothing but ``--jobs`` writes ``benchmarks/results/mutants.json``.
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -164,8 +165,14 @@ def write(root: Path, trials: Sequence[Trial]) -> None:
     report.write("mutants", figures, missed=[{"at": f"{m.file}:{m.line}", "change": m.change()} for m in missed])
 
 
+def too_few(noticed: int, planted: int) -> bool:
+    """Whether a sample tells: so few or fewer come once in a thousand samples where the share of all is ENOUGH."""
+    chances = (math.comb(planted, n) * ENOUGH**n * (1 - ENOUGH) ** (planted - n) for n in range(noticed + 1))
+    return sum(chances) < 1e-3
+
+
 def main(root: Path, arguments: Sequence[str]) -> int:
-    """Returns 1 where too few mistakes are noticed, and 2 where there is nothing to plant."""
+    """Returns 1 where the tests notice too few mistakes, and 2 where there is nothing to plant."""
     parser = argparse.ArgumentParser(description="Plant mistakes, and see which of them the tests notice.")
     parser.add_argument("files", nargs="*", metavar="FILE", help="only in these")
     parser.add_argument("--room", help="only in this one's files")
@@ -214,7 +221,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     usual = asked == parser.parse_args(["--jobs", str(asked.jobs)])
     if decided and usual and root == report.ROOT and len(trials) == len(mutants):
         write(root, decided)
-    return int(noticed < ENOUGH * planted)
+    return int(too_few(noticed, planted))
 
 
 if __name__ == "__main__":

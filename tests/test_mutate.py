@@ -110,6 +110,11 @@ def test_a_sample_is_of_all_rooms_and_other_lines_and_the_seeds_alone(project):
     assert sample(2) != first
 
 
+@pytest.mark.parametrize(("noticed", "planted", "few"), [(0, 9, 0), (0, 10, 1), (40, 100, 0), (34, 100, 1)])
+def test_the_call_fails_where_a_sample_tells(noticed, planted, few):
+    assert mutate.too_few(noticed, planted) == few
+
+
 def test_what_differs_is_what_says_something_else(project):
     assert differing(project, "HEAD") == {}
     # Moved to another file, with another docstring, beside a new function and a new statement.
@@ -135,7 +140,6 @@ def test_the_nearest_tests_come_first_and_then_those_that_name_it(project):
 
 def test_one_is_noticed_and_one_is_not(project, capsys):
     assert mutate.main(project, ["--room", "shop"]) == 0
-    assert mutate.main(project, ["--room", "signs"]) == 1
     capsys.readouterr()
     assert mutate.main(project, ["--jobs", "2"]) == 0
     *_, missed, table = capsys.readouterr().out.split("\n\n")
@@ -149,9 +153,14 @@ def test_one_is_noticed_and_one_is_not(project, capsys):
     assert (project / "src/oblr/shop/till.py").read_text() == TILL
 
 
+@pytest.mark.parametrize(("noticed", "planted", "few"), [(0, 9, 0), (0, 10, 1), (40, 100, 0), (34, 100, 1)])
+def test_the_call_fails_where_a_sample_tells(noticed, planted, few):
+    assert mutate.too_few(noticed, planted) == few
+
+
 def test_what_differs_is_what_is_tried_and_all_where_nothing_does(project, capsys):
     (project / "src/oblr/signs.py").write_text("LIMIT = 2\n" + SIGNS)
-    assert mutate.main(project, ["--since", "HEAD"]) == 1
+    assert mutate.main(project, ["--since", "HEAD"]) == 0  # one that is not noticed is too few to tell
     assert "src/oblr/shop" not in capsys.readouterr().out
     commit(project)
     assert mutate.main(project, ["--since", "HEAD", "src/oblr/shop/till.py"]) == 0
