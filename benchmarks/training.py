@@ -148,7 +148,7 @@ class KeptEngine:
         pass
 
 
-#: Small policies, each with an experiment of its own; `tasks.py` measures what they differ in.
+#: Small policies, each with an experiment of its own; `studies/tasks.py` measures what they differ in.
 TASKS = ("pocket", "pocket_graded", "pocket_rare", "pocket_long")
 
 
