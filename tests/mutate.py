@@ -120,7 +120,7 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int, end: float) -> Itera
         while tests:
             left = [f"--deselect={test}" for test, fine in passes.items() if not fine]
             file.write_text(mutant.code())
-            seconds = min(PATIENCE, end - time.monotonic())
+            seconds = min(start + PATIENCE, end) - time.monotonic()
             found = first_failure(folder, [*tests, *left], mutant.scope, seconds, ONE_TEST) if seconds > 0 else None
             file.write_text(good)
             if not found:
