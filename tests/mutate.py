@@ -200,7 +200,8 @@ def main(root: Path, arguments: Sequence[str]) -> int:
         for trial in tried(root, mutants, asked.jobs, end):
             trials.append(trial)
             verdict = {"": "NOT NOTICED", None: "undecided"}.get(trial.by, trial.by)
-            print(f"{trial.seconds:4.0f} s  {trial.mutant.file}:{trial.mutant.line}  {verdict}", flush=True)
+            if time.monotonic() < end:  # the others have not been tried
+                print(f"{trial.seconds:4.0f} s  {trial.mutant.file}:{trial.mutant.line}  {verdict}", flush=True)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     decided = [trial for trial in trials if trial.by is not None]
