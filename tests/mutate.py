@@ -121,7 +121,7 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int, end: float) -> Itera
         while tests:
             left = [f"--deselect={test}" for test, fine in passes.items() if not fine]
             file.write_text(mutant.code())
-            seconds = min(PATIENCE, end - time.monotonic())
+            seconds = min(start + PATIENCE, end) - time.monotonic()
             found = first_failure(folder, [*tests, *left], mutant.scope, seconds, ONE_TEST) if seconds > 0 else None
             file.write_text(good)
             if not found:
@@ -207,7 +207,8 @@ def main(root: Path, arguments: Sequence[str]) -> int:
         for trial in tried(root, mutants, asked.jobs, end):
             trials.append(trial)
             verdict = {"": "NOT NOTICED", None: "undecided"}.get(trial.by, trial.by)
-            print(f"{trial.seconds:4.0f} s  {trial.mutant.file}:{trial.mutant.line}  {verdict}", flush=True)
+            if time.monotonic() < end:  # the others have not been tried
+                print(f"{trial.seconds:4.0f} s  {trial.mutant.file}:{trial.mutant.line}  {verdict}", flush=True)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     decided = [trial for trial in trials if trial.by is not None]
