@@ -110,11 +110,6 @@ def test_a_sample_is_of_all_rooms_and_other_lines_and_the_seeds_alone(project):
     assert sample(2) != first
 
 
-@pytest.mark.parametrize(("noticed", "planted", "few"), [(0, 9, 0), (0, 10, 1), (40, 100, 0), (34, 100, 1)])
-def test_the_call_fails_where_a_sample_tells(noticed, planted, few):
-    assert mutate.too_few(noticed, planted) == few
-
-
 def test_what_differs_is_what_says_something_else(project):
     assert differing(project, "HEAD") == {}
     # Moved to another file, with another docstring, beside a new function and a new statement.
