@@ -1,7 +1,8 @@
 """``python -m pytest`` as a script, which a nursery can start: of the folder that it is started in.
 
-Beside ``-n 0`` it says of each test when it starts and how it ends, as lines of ``$TEST_LOG``, and runs first what is
-short (``LONGEST`` of conftest.py is not), of the file that was named first, and names a word of ``$TEST_WORDS``.
+Where there is ``$TEST_LOG`` it says there of each test when it starts and how it ends, beside ``-n 0``. It then runs
+first what is short (``LONGEST`` of conftest.py is not), of the file that was named first, and names a word of
+``$TEST_WORDS``.
 """
 
 import inspect
@@ -48,5 +49,6 @@ class Watch:
 
 if __name__ == "__main__":
     sys.path[0] = ""  # not where this file is: the tests may be those of another checkout
-    watch = Watch(Path(os.environ["TEST_LOG"]), os.environ["TEST_WORDS"].split())
-    sys.exit(pytest.main(sys.argv[1:], plugins=[watch]))
+    log = os.environ.get("TEST_LOG")
+    watch = [Watch(Path(log), os.environ["TEST_WORDS"].split())] if log else []
+    sys.exit(pytest.main(sys.argv[1:], plugins=watch))

@@ -1,6 +1,7 @@
 """Every collective is legal on NCCL, goes through one module, and is the same on all ranks."""
 
 import ast
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -41,27 +42,47 @@ def one_sided():
     dist.destroy_process_group()
 
 
-def test_a_gradient_travels_while_the_next_is_computed():
-    """Nothing waits for it before the next one is on its way, too."""
+class Order(TorchDispatchMode):
+    """``seen``: operations as they begin. The ``dies``-th wait for another rank fails."""
 
-    class Order(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if {DTensor, AsyncCollectiveTensor} & {*types}:
-                return NotImplemented  # they ask again for what is inside
-            seen.append(str(func).split(".")[1])
-            return func(*args, **(kwargs or {}))
+    def __init__(self, dies=math.inf):
+        super().__init__()
+        self.seen, self.dies = [], dies
 
-    seen: list[str] = []
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if {DTensor, AsyncCollectiveTensor} & {*types}:
+            return NotImplemented  # they ask again for what is inside
+        if (name := str(func).split(".")[1]) in ("cos", "reduce_scatter_tensor", "wait_tensor"):
+            self.seen.append(name)
+        found = func(*args, **(kwargs or {}))
+        if name == "wait_tensor" and self.seen.count(name) >= self.dies:
+            raise RuntimeError("Connection closed by peer")
+        return found
+
+
+def reduced(order: Order) -> list[str]:
+    """What happens, in its order, when three gradients are."""
     with fake_world(2) as mesh:
         params = [nn.Parameter(distribute_tensor(torch.zeros(4, 3), mesh, [Shard(0)])) for _ in range(3)]
-        reduction = Reduction()
-        with torch.no_grad(), Order():
+        with torch.no_grad(), order, Reduction() as reduction:
             for p in params:
                 reduction.add(p, torch.ones(4, 3).cos())
-            reduction.finish()
-    order = [name for name in seen if name in ("cos", "reduce_scatter_tensor", "wait_tensor")]
+    return order.seen
+
+
+def test_a_gradient_travels_while_the_next_is_computed():
+    """Nothing waits for it before the next one is on its way, too."""
     start, wait = ["cos", "reduce_scatter_tensor"], ["wait_tensor"]
-    assert order == [*start, *start, *wait, *start, *wait, *wait]
+    assert reduced(Order()) == [*start, *start, *wait, *start, *wait, *wait]
+
+
+@pytest.mark.parametrize("dies", [1, 2])
+def test_all_that_has_started_is_waited_for_where_another_rank_dies(dies):
+    """Else torch adds lines of its own to the one that says why the run has ended."""
+    order = Order(dies)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        reduced(order)
+    assert order.seen.count("wait_tensor") == order.seen.count("reduce_scatter_tensor") == dies + 1
 
 
 def test_the_stand_in_refuses_what_nccl_refuses(one_sided):

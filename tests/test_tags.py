@@ -263,7 +263,8 @@ def test_monitors():
     assert logged(Monitors(it=LearningRateCollapse(0.01, 3)), make_report()) == pytest.approx(
         {"monitor/lr_factor": 0.2}
     )
-    entropies = make_report(entropy=2.0), make_report(entropy=1.0)
+    lengths = torch.tensor(LENGTHS, dtype=torch.float64).view(3, 2)
+    entropies = (make_report(entropies=mean * lengths) for mean in (2.0, 1.0))
     assert logged(Monitors(it=EntropyCollapse(0.1, 3, decay=0.5)), *entropies) == {"monitor/entropy_share": 0.75}
     found = logged(Monitors(it=OwnSampleDependence(every=3)), make_report(), step=3, baseline=GroupMeanBaseline())
     assert found == pytest.approx({"monitor/own_sample_dependence": 1 / 2})

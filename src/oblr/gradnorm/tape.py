@@ -1,6 +1,7 @@
 """What the layers of one captured backward pass hand in, added up: norms of sequences and gradients of parameters."""
 
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +32,9 @@ class GradientSum:
 
     def release(self) -> Tensor:
         """Add it to ``.grad``, under FSDP2 its mean over the ranks; returns its squared norm, float64 []."""
-        reduction = Reduction()
-        for (module, name), gradient in self.parts.items():
-            reduction.add(module.get_parameter(name), gradient)
-        reduction.finish()
+        with Reduction() as reduction:
+            for (module, name), gradient in self.parts.items():
+                reduction.add(module.get_parameter(name), gradient)
         return torch.stack([square_norm(gradient).double() for gradient in self.parts.values()]).sum()
 
 
@@ -175,8 +175,7 @@ class Tape:
         """
         weighting = Weighting(coefficients, group_size)
         norms: list[Tensor] = []
-        reduction = Reduction()
-        with torch.no_grad(), no_autocast(coefficients):
+        with torch.no_grad(), no_autocast(coefficients), Reduction() as reduction:
             while self.kept:
                 kept = self.kept.pop()
                 p = kept.module.get_parameter(kept.name)
@@ -185,7 +184,6 @@ class Tape:
                 norms.append(square_norms)
                 if into is None:
                     reduction.add(p, gradient)
-            reduction.finish()
         return _total(norms, weighting.merged(self.segments))
 
 
@@ -203,18 +201,34 @@ def _room(p: nn.Parameter) -> Tensor | None:
 
 
 class Reduction:
-    """Gradients on their way into ``.grad``. Those of shards are reduced over the ranks while the next is computed."""
+    """Gradients on their way into ``.grad``. Those of shards are reduced over the ranks while the next is computed.
+
+    All have arrived where the context ends. Where it ends in an error, as of a rank that has died, what is under way is
+    waited for as well: torch would say at the program's end that nobody has.
+    """
 
     def __init__(self) -> None:
         self.travelling: tuple[nn.Parameter, Tensor] | None = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return self._arrive()
+        if issubclass(kind, Exception):
+            with suppress(RuntimeError):  # what is wrong is known
+                self._arrive()
+
     def add(self, p: nn.Parameter, gradient: Tensor) -> None:
         """Start on the way of a whole gradient; where that of another is under way, that one arrives first."""
-        started = _summed_over_ranks(p, gradient) if isinstance(p, DTensor) else gradient
-        self.finish()
-        self.travelling = p, started
+        started = p, _summed_over_ranks(p, gradient) if isinstance(p, DTensor) else gradient
+        try:
+            self._arrive()
+        finally:
+            self.travelling = started
 
-    def finish(self) -> None:
+    def _arrive(self) -> None:
         if self.travelling is None:
             return
         (p, gradient), self.travelling = self.travelling, None
