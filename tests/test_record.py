@@ -86,6 +86,7 @@ def test_what_is_kept_of_a_response(first):
     assert row["share"] == pytest.approx(0.25 * 3 / (1 + 4 + 0.75 + 0.25))
     assert row["group_square"] == 4
     assert json.loads(json.dumps(row)) == row
+    assert {one.key for one in rollouts.columns()} <= row.keys()  # what a page says of a row is there
 
 
 def test_what_was_not_measured_is_none():

@@ -1,4 +1,4 @@
-"""What a number or a word may be: types with ranges, in which constructors say what a setting is, and their check.
+"""Types with ranges, in which constructors say what numbers and words a setting may be, and the check of both.
 
 :mod:`oblr.settings.declared` reads them without importing the constructor, :func:`checked` checks what it is given.
 """

@@ -1,4 +1,4 @@
-"""What ``src/*.py`` and an installed package (``oblr-train``, ``oblr-eval``, ``oblr-settings`` and others) start.
+"""Functions that ``src/*.py`` and the commands of an installed package (``oblr-train``, ``oblr-eval`` …) start.
 
 What is large is imported when signals are heard: a Ctrl-C that comes while Python imports is one line, too.
 """

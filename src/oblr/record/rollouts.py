@@ -26,7 +26,7 @@ def columns() -> list[Column]:
 
 
 def table() -> str:
-    """As Markdown, for docs/tags.md."""
+    """The table of a row's numbers in Markdown, for docs/tags.md."""
     rows = [f"| `{one.key}` | {one.meaning[0].upper()}{one.meaning[1:]}. |" for one in columns()]
     return "\n".join(["| of a response | what it is |", "|---|---|", *rows])
 

@@ -37,7 +37,7 @@ class Imported(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """Of a constructor, with the module that its annotation is written in, and the setting that it takes."""
+    """A constructor's argument, the module that its annotation is written in, and the setting that it takes."""
 
     name: str
     annotation: ast.expr | None
@@ -57,7 +57,7 @@ class _AnyClass(type):
 
 
 def _named(room: str) -> _AnyClass:
-    """What stands for a class of a room in annotations; room "": of others."""
+    """A stand-in for a class of a room, where annotations are evaluated; room "": for anybody else's."""
     return _AnyClass("Class", (), {"room": room, "__class_getitem__": classmethod(lambda cls, _: cls)})
 
 
@@ -81,7 +81,7 @@ def declared(target: str) -> Section | None:
 
 @functools.cache
 def definitions(module: str) -> Mapping[str, ast.AST | Imported]:
-    """What a module defines or imports, by name; nothing where there is no such module."""
+    """The definitions and imports of a module by name; none where there is no such module."""
     try:
         place = find_spec(module)
     except (ImportError, ValueError):
@@ -121,7 +121,7 @@ def beside(target: str) -> list[str]:
 
 
 class _Names(dict[str, Any]):
-    """What names stand for in the annotations of a module."""
+    """The meaning of the names in a module's annotations, found when one is asked for."""
 
     def __init__(self, module: str):
         super().__init__()
@@ -178,7 +178,7 @@ def kind_of(hint: Any) -> Any:
 
 
 def _arguments(definition: ast.ClassDef | ast.FunctionDef, module: str) -> list[Argument]:
-    """Of a class without a constructor of its own those of the class that it is derived from, as far as it is ours."""
+    """The arguments of a function or constructor; those of its bases of ours where a class has no constructor."""
     if isinstance(definition, ast.FunctionDef):
         taken = definition.args
         named = (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)
