@@ -3,8 +3,8 @@
     python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates engine step trl]
 
 Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
-stay, beside the last line of its error, and the command ends with status 1. What a part needs and is not installed is
-said, too. What is measured is kept in ``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the
+stay, beside the last line of its error, and the command ends with status 1; all that a part has said is in
+``.cache/gpu/PART.log``. What a part needs and is not installed is said, too. What is measured is kept in ``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the
 same device, with the same code and versions: a command that was cut short is simply given again.
 
 ``--quick``: tiny shapes on the CPU, of what needs no engine unless ``--parts`` names more. The random 4B is written
@@ -33,6 +33,7 @@ from report import ROOT, Figure, write
 from oblr.run.provenance import revision, versions
 
 RESULTS = ROOT / "benchmarks" / "results"
+LOGS = ROOT / ".cache" / "gpu"
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,10 @@ def measured(journal: Path, same: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def run(name: str, part: Part, quick: bool) -> dict[str, Any]:
     """One part in a process of its own; its row."""
     start, found = time.perf_counter(), {"figures": [], "notes": [], "missing": ""}
+    log = LOGS / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        lines, log = Path(temporary) / "lines", Path(temporary) / "log"
+        lines = Path(temporary) / "lines"
         command = [sys.executable, __file__, "--part", name, "--into", str(lines), *["--quick"] * quick]
         with log.open("w") as output:
             environment = os.environ | ({"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if quick else {})
