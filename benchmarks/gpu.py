@@ -1,14 +1,15 @@
 """What a GPU really does: self-check, norms, updates, the engine and a step measured, predictions beside them.
 
-    python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates engine step trl]
+    python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates engine step run trl]
 
 Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
 stay, beside the last line of its error, and the command ends with status 1; all that a part has said is in
-``.cache/gpu/PART.log``. What a part needs and is not installed is said, too. What is measured is kept in ``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the
-same device, with the same code and versions: a command that was cut short is simply given again.
+``.cache/gpu/PART.log``. What a part needs and is not installed is said, too. What is measured is kept in
+``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the same device, with the same code and
+versions: a command that was cut short is simply given again.
 
-``--quick``: tiny shapes on the CPU, of what needs no engine unless ``--parts`` names more. The random 4B is written
-to ``.cache/gpu``, 8 GB, and stays for a next call.
+``--quick``: tiny shapes on the CPU, of what needs no engine unless ``--parts`` names more. Two policies of 4B are
+written to ``.cache/gpu``, 8 GB each, and stay for a next call.
 """
 
 import argparse
@@ -68,11 +69,12 @@ PARTS = {
     "engine-4B-eager": Part("gpu_engine", LIMIT, ("4B", "eager")),  # writes the 4B down
     "engine-4B": Part("gpu_engine", LIMIT, ("4B", "CUDA graphs")),
     "step": Part("gpu_step", LIMIT),
+    "run": Part("gpu_run", 2 * LIMIT),  # writes a policy of 8 GB down, too
     "trl": Part("gpu_trl", LIMIT),
 }
 #: Quick forms, and those that need no engine; of the others one would show what these do.
 ALONE = ("selfcheck-4B", "selfcheck-pocket", "passes", "norms", "updates-4B-512")
-QUICK = (*ALONE, "engine-pocket", "demo", "step", "trl")
+QUICK = (*ALONE, "engine-pocket", "demo", "step", "run", "trl")
 
 
 def chosen(wanted: list[str] | None, quick: bool) -> list[str]:

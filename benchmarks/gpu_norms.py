@@ -1,4 +1,8 @@
-"""Are the norms and gradients right on this device? Every tier and both passes against one backward a sequence."""
+"""Are the norms and gradients right on this device? Every tier and both passes against one backward a sequence.
+
+In float32 they are compared with autograd's. In bfloat16 both are rounded, so both are compared with autograd's in
+float32: ours may be hardly further from it than autograd's own are.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,10 +22,9 @@ from oblr.types import Rollout
 
 GROUP_SIZE, PROMPT = 4, 8
 KINDS = [(tier, passes) for tier in ("exact", "sketch") for passes in ("one", "two")] + [("logit", "one")]
-#: of what is exact, against the oracle in the same precision
-BOUNDS = {"float32": 1e-5, "bf16-mixed": 1e-2}
-#: A difference that bfloat16 makes is no error of the method.
-ERROR = {"float32": "relative error", "bf16-mixed": "rounding error"}
+PRECISIONS = ("float32", "bf16-mixed")
+#: of what is exact, in float32; and of its error over that of autograd in bfloat16
+BOUND, OVER_AUTOGRAD = 1e-5, 1.25
 
 
 @dataclass(frozen=True)
@@ -64,25 +67,35 @@ def found(scorer: TokenScorer, rollouts: list[Rollout], coefficients: Tensor, no
     return Truth(scores.weights, flat(scorer.lm), groups)
 
 
-def largest(a: Tensor, b: Tensor) -> float:
-    """Largest relative difference."""
-    return (a / b - 1).abs().max().item()
-
-
 def distance(a: Tensor, b: Tensor) -> float:
     return (torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(b)).item()
 
 
-def errors(label: str, precision: str, tier: str, passes: str, ours: Truth, truth: Truth) -> Iterator[Figure]:
-    kind, bound = f"{tier}, {passes} pass{'es' * (passes == 'two')}", BOUNDS[precision]
-    error = f"{label}: {ERROR[precision]}"
-    if tier == "exact":
-        yield at_most(f"{error} of n_i, {kind}", largest(ours.norms, truth.norms), "", bound)
-    elif tier == "sketch":  # unbiased, and random
-        error_of_sketch = (ours.norms / truth.norms - 1).square().mean().sqrt().item()
-        yield Figure(f"{label}: root mean square error of n_i, {kind}", error_of_sketch, "")
-    yield at_most(f"{error} of the weighted gradient, {kind}", distance(ours.gradient, truth.gradient), "", bound)
-    yield at_most(f"{error} of group norms, {kind}", largest(ours.groups, truth.groups), "", bound)
+def spread(a: Tensor, b: Tensor) -> float:
+    """Root mean square of the relative differences."""
+    return (a / b - 1).square().mean().sqrt().item()
+
+
+def errors(ours: Truth, truth: Truth) -> dict[str, float]:
+    return {
+        "n_i": spread(ours.norms, truth.norms),
+        "the weighted gradient": distance(ours.gradient, truth.gradient),
+        "group norms": spread(ours.groups, truth.groups),
+    }
+
+
+def compared(label: str, tier: str, found: dict[str, float], own: dict[str, float] | None) -> Iterator[Figure]:
+    """Args:
+    own: errors of autograd itself; None in float32, where it is what is right.
+    """
+    for what, error in found.items():
+        if what == "n_i" and tier != "exact":  # others estimate it
+            if tier == "sketch":
+                yield Figure(f"{label}: error of {what}", error, "")
+        elif own is None:
+            yield at_most(f"{label}: error of {what}", error, "", BOUND)
+        else:
+            yield at_most(f"{label}: error of {what} over autograd's own", error / own[what], "", OVER_AUTOGRAD)
 
 
 def measure(quick: bool) -> Iterator[Figure | str]:
@@ -97,23 +110,25 @@ def measure(quick: bool) -> Iterator[Figure | str]:
         yield "varlen attention and fused kernels are left out: they know GPUs alone"
     for tied in (False, True):
         config = Qwen3Config(vocab_size=vocabulary, tie_word_embeddings=tied, **sizes, **heads)
-        for precision in BOUNDS:
+        right: Truth | None = None
+        for precision in PRECISIONS:
             mixed = precision == "bf16-mixed"
             own = choose_attention(config, GPU, torch.bfloat16 if mixed else torch.float32)
             kernels = (SDPA, VARLEN) if own == VARLEN else (SDPA,)
             variants = [(attention, fused) for attention in kernels for fused in ((False, True) if GPU else (False,))]
             if mixed and GPU and own != VARLEN:
                 yield f"varlen attention is left out: torch {torch.__version__} has none with shared heads"
-            first: Truth | None = None
             for attention, fused in variants:
                 scorer = TokenScorer(random_model(config, attention, fused), 0.9)
                 label = f"{'tied' if tied else 'untied'}, {precision}, {attention}{', fused' * fused}"
                 with autocast(mixed):
                     truth = oracle(scorer, rollouts, coefficients)
+                    right = right or truth
+                    own_errors = errors(truth, right) if mixed else None
+                    if own_errors:
+                        for what, error in own_errors.items():
+                            yield Figure(f"{label}: autograd's error of {what}", error, "")
                     for tier, passes in KINDS:
                         ours = found(scorer, rollouts, coefficients, GradNorms(tier, passes))
-                        yield from errors(label, precision, tier, passes, ours, truth)
-                if first is None:
-                    first = truth
-                else:
-                    yield Figure(f"{label}: n_i beside those of sdpa, not fused", largest(truth.norms, first.norms), "")
+                        kind = f"{label}, {tier}, {passes} pass{'es' * (passes == 'two')}"
+                        yield from compared(kind, tier, errors(ours, right if mixed else truth), own_errors)

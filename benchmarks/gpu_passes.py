@@ -52,13 +52,14 @@ def measure(quick: bool) -> Iterator[Figure | str]:
         with autocast(mixed):
             policy.update(rollouts, rollouts.rewards, LogprobGap(0.0, 0.0, 0.0), fresh=True)
 
-    taken = seconds(step)
+    first, taken = seconds(step), seconds(step)
     for name, ours, theirs in (
         ("passes", policy.gradnorm.passes, planned.gradnorm.passes),
         ("tokens of a micro-batch", policy.token_budget, planned.token_budget),
     ):
         yield f"{name}: {ours}; planned: {theirs}"
         yield at_most(f"{cfg.name}: {name}, other than planned", float(ours != theirs), "", 0)
+    yield Figure(f"{cfg.name}: first update of {groups} groups", 1e3 * first, "ms")
     yield Figure(f"{cfg.name}: update of {groups} groups", 1e3 * taken, "ms")
     if GPU:
         peak = torch.cuda.max_memory_allocated() / GIB

@@ -1,7 +1,7 @@
 """How long do updates take, how much memory, which MFU? Beside what the roofline says of them.
 
 A micro-batch of 8,192 tokens of real shapes with random weights. Kinds take turns, round after round. Predictions are
-counted meanwhile, by processes that see no GPU.
+counted afterwards, by processes that see no GPU: a host that counts meanwhile launches too slowly.
 """
 
 import os
@@ -94,7 +94,6 @@ def of_shape(
     size: str, tokens: str, checkpointing: bool, pool: Executor, speed: Speed | None
 ) -> Iterator[Figure | str]:
     cases = {kind: Case(size, tokens, kind, checkpointing) for kind in kinds_of(size, checkpointing)}
-    counts: dict[str, Future[Count]] = {kind: pool.submit(case.count) for kind, case in cases.items()} if speed else {}
     config = next(iter(cases.values())).config
     attention = choose_attention(config, GPU, torch.bfloat16)
     yield f"attention: {attention}"
@@ -118,6 +117,7 @@ def of_shape(
             yield Figure(f"{name}: MFU", flops / time / speed.peak, "")
     for kind in too_large:
         yield f"{cases[kind].name}: does not fit"
+    counts: dict[str, Future[Count]] = {kind: pool.submit(cases[kind].count) for kind in times} if speed else {}
     if not speed:
         yield f"nothing is predicted: the speed of {torch.cuda.get_device_name()} is not known"
     for kind, time in times.items() if speed else ():

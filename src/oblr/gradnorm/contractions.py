@@ -102,8 +102,8 @@ class SketchNorms:
 
     def __init__(self, probes: int, generator: torch.Generator):
         def project(a: Tensor, segments: Segments) -> list[Tensor]:
-            signs = torch.randint(2, (a.shape[1], probes), generator=generator, dtype=torch.int8) * 2 - 1
-            signs = upload(signs.to(a.dtype), a.device)
+            words = torch.empty(a.shape[1], -(-probes // BITS), dtype=torch.int32).random_(generator=generator)
+            signs = signs_of(upload(words, a.device))[:, :probes].to(a.dtype)
             return [x.mT for x in segments.gather(a @ signs if on_gpu(a) else product(a, signs))]
 
         self.probes, self.projected = probes, OfLastInput(project)
@@ -112,6 +112,16 @@ class SketchNorms:
         padded = segments.gather(b, fill=False)
         found = [square_norms(product(p, x)) for p, x in zip(self.projected(a, segments), padded, strict=True)]
         return segments.ungather(found) / self.probes
+
+
+#: Fair ones of an int32 that is drawn at random; a draw a sign would take the host longer than all products take a GPU.
+BITS = 31
+
+
+def signs_of(words: Tensor) -> Tensor:
+    """±1 [n, w·31] of the bits of ``words`` [n, w], which are not negative."""
+    bits = (words[:, :, None] >> torch.arange(BITS, dtype=torch.int32, device=words.device)) & 1
+    return bits.flatten(1) * 2 - 1
 
 
 def product(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
