@@ -13,6 +13,7 @@ written to ``.cache/gpu``, 8 GB each, and stay for a next call.
 """
 
 import argparse
+import faulthandler
 import hashlib
 import json
 import os
@@ -22,11 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from report import ROOT, Figure, write
@@ -69,7 +71,7 @@ PARTS = {
     "engine-4B-eager": Part("gpu_engine", LIMIT, ("4B", "eager")),  # writes the 4B down
     "engine-4B": Part("gpu_engine", LIMIT, ("4B", "CUDA graphs")),
     "step": Part("gpu_step", LIMIT),
-    "run": Part("gpu_run", 2 * LIMIT),  # writes a policy of 8 GB down, too
+    "run": Part("gpu_run", 210),  # writes a policy of 8 GB down, too
     "trl": Part("gpu_trl", LIMIT),
 }
 #: Quick forms, and those that need no engine; of the others one would show what these do.
@@ -147,8 +149,22 @@ def last_line(log: Path) -> str:
     return (errors or said or [""])[-1][:500]
 
 
+def alone(name: str, into: Path, quick: bool) -> NoReturn:
+    """A part in this process, which ends with it: engines and collectives take long to take down, and may hang."""
+    faulthandler.dump_traceback_later(PARTS[name].limit - 5)
+    status = 1
+    try:
+        measure(name, into, quick)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def measure(name: str, into: Path, quick: bool) -> None:
-    """The part itself, in this process; writes what it finds as it finds it."""
+    """The part itself; writes what it finds as it finds it."""
     with into.open("w", buffering=1) as lines:
         try:
             for one in _yielded(PARTS[name], quick):
@@ -177,7 +193,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        return measure(args.part, args.into, args.quick)
+        alone(args.part, args.into, args.quick)
     if not args.quick and not torch.cuda.is_available():
         raise SystemExit("gpu.py: there is no CUDA device here; --quick runs the same code on the CPU")
     names, same = chosen(args.parts, args.quick), identity(args.quick)

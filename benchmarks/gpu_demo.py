@@ -15,6 +15,17 @@ NEEDED = ("hydra", "lightning", "torchmetrics", "datasets", "reasoning_gym", "pi
 PHASES = ("sync", "check", "rollout", "reward", "update", "step")
 
 
+def train(overrides: list[str], seconds: int) -> Iterator[str]:
+    """A run by ``src/train.py``; a note where it has done its work and does not end."""
+    process = subprocess.Popen([sys.executable, ROOT / "src" / "train.py", *overrides], cwd=ROOT)
+    try:
+        if status := process.wait(seconds):
+            raise subprocess.CalledProcessError(status, process.args)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        yield f"src/train.py did not end within {seconds} s"
+
+
 def measure(quick: bool) -> Iterator[Figure | str]:
     for name in NEEDED:
         import_module(name)
@@ -23,7 +34,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         overrides = ["experiment=pocket", "seed=1", f"steps={2 if quick else 24}", f"paths.output_dir={folder}"]
-        subprocess.run([sys.executable, ROOT / "src" / "train.py", *overrides], cwd=ROOT, check=True)
+        yield from train(overrides, 100)
         curves = read_curves(folder)
     for kind in ("sampled", "greedy"):
         accuracy = curves[f"eval/{kind}_accuracy"][1]

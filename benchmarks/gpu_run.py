@@ -4,8 +4,6 @@ No hub is needed: the policy computes what the demo's does, by 36 layers of 2,56
 So engine, update and optimizer meet real sizes, and held-out accuracy tells whether what they do is right.
 """
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from gpu_demo import NEEDED, PHASES
+from gpu_demo import NEEDED, PHASES, train
 from hydra.types import RunMode
 from report import ROOT, Figure
 from safetensors.torch import load_file, save_file
@@ -139,8 +137,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     ]
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "run"
-        command = [sys.executable, ROOT / "src" / "train.py", *overrides, f"paths.output_dir={out}"]
-        subprocess.run(command, cwd=ROOT, check=True)
+        yield from train([*overrides, f"paths.output_dir={out}"], 150)
         curves = read_curves(out)
         with composer() as composed:
             cfg = composed("train", [*overrides, f"paths.output_dir={out}"], RunMode.RUN)
