@@ -1,6 +1,6 @@
 """What a GPU really does: self-check, norms, updates, the engine and a step measured, predictions beside them.
 
-    python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates engine step run trl]
+    python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates profile engine step run trl]
 
 Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
 stay, beside the last line of its error, and the command ends with status 1; all that a part has said is in
@@ -52,30 +52,32 @@ class Part:
     arguments: tuple[str, ...] = ()
 
 
-#: Most seconds of a part.
-LIMIT = 120
+#: Most seconds of a part; and of one with an engine, whose first start compiles for longer than that.
+LIMIT, COLD = 120, 300
 #: In the order of a first hour on a GPU: whether a run would start, in how many passes it would go, whether it learns;
 #: then what is right, fast and large.
 PARTS = {
     "selfcheck-4B": Part("gpu_selfcheck", LIMIT, ("4B",)),
     "selfcheck-pocket": Part("gpu_selfcheck", 60, ("pocket",)),
     "passes": Part("gpu_passes", LIMIT),
-    "demo": Part("gpu_demo", LIMIT),
+    "demo": Part("gpu_demo", COLD),
     "norms": Part("gpu_norms", 90),
     "updates-4B-512": Part("gpu_updates", LIMIT, ("4B", "512")),
     "updates-4B-2048": Part("gpu_updates", LIMIT, ("4B", "2048")),
     "updates-4B-2048-checkpointing": Part("gpu_updates", LIMIT, ("4B", "2048", "checkpointing")),
     "updates-8B-2048": Part("gpu_updates", LIMIT, ("8B", "2048")),
     "updates-8B-512": Part("gpu_updates", LIMIT, ("8B", "512")),
-    "engine-pocket": Part("gpu_engine", 90, ("pocket", "CUDA graphs")),
-    "engine-4B-eager": Part("gpu_engine", LIMIT, ("4B", "eager")),  # writes the 4B down
-    "engine-4B": Part("gpu_engine", LIMIT, ("4B", "CUDA graphs")),
-    "step": Part("gpu_step", LIMIT),
-    "run": Part("gpu_run", 210),  # writes a policy of 8 GB down, too
-    "trl": Part("gpu_trl", LIMIT),
+    "profile-512": Part("gpu_profile", LIMIT, ("512",)),
+    "profile-2048": Part("gpu_profile", LIMIT, ("2048",)),
+    "engine-pocket": Part("gpu_engine", COLD, ("pocket", "CUDA graphs")),
+    "engine-4B-eager": Part("gpu_engine", COLD, ("4B", "eager")),  # writes the 4B down
+    "engine-4B": Part("gpu_engine", COLD, ("4B", "CUDA graphs")),
+    "step": Part("gpu_step", COLD),
+    "run": Part("gpu_run", COLD),  # writes a policy of 8 GB down, too
+    "trl": Part("gpu_trl", COLD),
 }
 #: Quick forms, and those that need no engine; of the others one would show what these do.
-ALONE = ("selfcheck-4B", "selfcheck-pocket", "passes", "norms", "updates-4B-512")
+ALONE = ("selfcheck-4B", "selfcheck-pocket", "passes", "norms", "updates-4B-512", "profile-512")
 QUICK = (*ALONE, "engine-pocket", "demo", "step", "run", "trl")
 
 
@@ -111,6 +113,21 @@ def measured(journal: Path, same: dict[str, Any]) -> dict[str, dict[str, Any]]:
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
     found = {row["part"]: row for row in rows if same.items() <= row.items()}
     return {name: row for name, row in found.items() if not row["error"] and not row["missing"]}
+
+
+def newest(journal: Path, device: str) -> list[dict[str, Any]]:
+    """Of each part the newest row of this device with figures, whatever code it was measured with."""
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    found = {row["part"]: row for row in rows if row["device"] == device and row["figures"]}
+    return [found[name] for name in PARTS if name in found]
+
+
+def report(journal: Path, device: str) -> None:
+    """The table and the result, of all parts that have been measured on this device."""
+    rows = newest(journal, device)
+    figures = [Figure(**figure) for row in rows for figure in row["figures"]]
+    kept = ("part", "seconds", "notes", "missing", "error", "revision", "versions")
+    write(journal.stem, figures, device=device, parts=[{key: row[key] for key in kept} for row in rows])
 
 
 def run(name: str, part: Part, quick: bool) -> dict[str, Any]:
@@ -189,11 +206,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--parts", nargs="+")
+    parser.add_argument("--report", metavar="DEVICE", help="measure nothing; write the result from what is kept of it")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
         alone(args.part, args.into, args.quick)
+    if args.report:
+        return report(RESULTS / "gpu.jsonl", args.report)
     if not args.quick and not torch.cuda.is_available():
         raise SystemExit("gpu.py: there is no CUDA device here; --quick runs the same code on the CPU")
     names, same = chosen(args.parts, args.quick), identity(args.quick)
@@ -209,15 +229,11 @@ def main() -> None:
         row = {**run(name, PARTS[name], args.quick), **same, "revision": revision(ROOT)}
         with journal.open("a") as rows:
             rows.write(json.dumps(row, ensure_ascii=False) + "\n")
-        known[name] = row
         if row["error"]:
             failed[name] = row["error"]
         missing = f"{row['missing']} is not installed" if row["missing"] else ""
         print(f"{name}: {row['seconds']:.0f} s", *filter(None, (missing, row["error"])), sep="; ", flush=True)
-    rows = [known[name] for name in PARTS if name in known]
-    figures = [Figure(**figure) for row in rows for figure in row["figures"]]
-    parts = [{key: row[key] for key in ("part", "seconds", "notes", "missing", "error", "revision")} for row in rows]
-    write("gpu-quick" if args.quick else "gpu", figures, device=same["device"], parts=parts)
+    report(journal, same["device"])
     if failed:
         raise SystemExit("\n".join(f"gpu.py: {name} failed: {error}" for name, error in failed.items()))
 

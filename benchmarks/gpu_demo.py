@@ -34,7 +34,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         overrides = ["experiment=pocket", "seed=1", f"steps={2 if quick else 24}", f"paths.output_dir={folder}"]
-        yield from train(overrides, 100)
+        yield from train(overrides, 270)
         curves = read_curves(folder)
     for kind in ("sampled", "greedy"):
         accuracy = curves[f"eval/{kind}_accuracy"][1]

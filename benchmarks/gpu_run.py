@@ -27,6 +27,7 @@ def shape(quick: bool) -> PretrainedConfig:
     config = AutoConfig.from_pretrained(ROOT / "conf" / "architecture" / "Qwen" / "Qwen3-4B-Base")
     if quick:
         config.update({"hidden_size": 256, "intermediate_size": 800, "num_hidden_layers": 6})
+        config.update({"num_attention_heads": 8, "num_key_value_heads": 4})
         config.layer_types = config.layer_types[:6]
     return config
 
@@ -123,21 +124,21 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     from oblr.plan.roofline import GPUS
     from oblr.record.curves import read_curves
 
-    size = "small" if quick else "4B"
+    size, steps = ("small", 2) if quick else ("4B", STEPS)
     policy = ROOT / ".cache" / "gpu" / f"grown-{size}"
     if not policy.exists():
         unfinished = policy.with_suffix(".part")
         grow(shape(quick), unfinished)
         unfinished.rename(policy)
     overrides = [
-        *(f"experiment={'pocket' if quick else 'oblr_qwen3_4b'}", f"policy.path={policy}", f"steps={STEPS}"),
+        *(f"experiment={'pocket' if quick else 'oblr_qwen3_4b'}", f"policy.path={policy}", f"steps={steps}"),
         *("data=chain_sum", "reward=reasoning_gym", "rollout.max_new_tokens=48", "rollout.max_model_len=128"),
         *("planned.prompt=9", "planned.response=24", "eta0=1e-4"),
         *("callbacks.evaluation.every=1000", "callbacks.checkpoints.every=1000"),
     ]
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "run"
-        yield from train([*overrides, f"paths.output_dir={out}"], 150)
+        yield from train([*overrides, f"paths.output_dir={out}"], 240)
         curves = read_curves(out)
         with composer() as composed:
             cfg = composed("train", [*overrides, f"paths.output_dir={out}"], RunMode.RUN)
@@ -146,7 +147,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     for kind in ("sampled", "greedy"):
         accuracy = curves[f"eval/{kind}_accuracy"][1]
         yield Figure(f"{label}: held-out {kind} accuracy before", 100 * accuracy[0], "%")
-        yield Figure(f"{label}: held-out {kind} accuracy after {STEPS} steps", 100 * accuracy[-1], "%")
+        yield Figure(f"{label}: held-out {kind} accuracy after {steps} steps", 100 * accuracy[-1], "%")
     yield Figure(f"{label}: largest log-prob gap", max(curves["rollout/logprob_gap_max"][1]), "nats")
     for phase in PHASES:  # the first step warms up
         taken = median(curves[f"time/{phase}"][1][1:])

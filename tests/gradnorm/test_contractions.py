@@ -42,6 +42,17 @@ def test_the_sketch_is_unbiased_and_its_spread_is_as_documented():
         assert (draws[:, s].std() / exact[s]) ** 2 < 2 / 4 * spectrum.square().sum() / spectrum.sum() ** 2 * 1.1
 
 
+@pytest.mark.parametrize("words", [1, 2])
+def test_signs_are_fair_and_independent(words):
+    drawn = torch.empty(20_000, words, dtype=torch.int32).random_(generator=torch.Generator().manual_seed(0))
+    signs = contractions.signs_of(drawn).double()
+    assert signs.shape == (20_000, words * contractions.BITS)
+    assert signs.abs().eq(1).all()
+    assert signs.mean(0).abs().max() < 5.5 / len(signs) ** 0.5
+    between = signs.T @ signs / len(signs) - torch.eye(signs.shape[1])
+    assert between.abs().max() < 5.5 / len(signs) ** 0.5
+
+
 def test_bfloat16_inputs_are_accumulated_in_float32():
     """Two tokens that cancel but for 1 %: the norm must be right to 1 %, which sums in bfloat16 are far from."""
     torch.manual_seed(0)

@@ -23,3 +23,14 @@ def test_slices_give_the_scores_and_gradients_of_the_whole(monkeypatch, rows_at_
     torch.testing.assert_close(scores.collision, logprobs.exp().square().sum(1), rtol=1e-4, atol=1e-6)
     for found, wanted in zip(gradients, expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 700, 7168, 8191])
+def test_slices_begin_where_tensor_cores_can_read(n):
+    """Rows of logits in bfloat16 must begin at multiples of 16 bytes, whatever number of positions there is."""
+    weight = torch.empty(151_936, 1)
+    starts, slices = zip(*head.row_slices(weight, n), strict=True)
+    widths = [len(rows) for rows in slices]
+    assert sum(widths) == len(weight)
+    assert [start % 8 for start in starts] == [width % 8 for width in widths] == [0] * len(widths)
+    assert max(widths) * n <= head.SLICE

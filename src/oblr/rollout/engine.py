@@ -85,13 +85,11 @@ def choose(engine: str, engines: Mapping[str, Callable[[], Engine]]) -> Engine:
 
 
 def precise(dtype: str) -> dict[str, str]:
-    """Variables of the environment with which vLLM's kernels compute in ``dtype``, and sample by torch.
+    """Variables of the environment with which vLLM's kernels compute in ``dtype``.
 
-    Triton, which attention of float32 is written in, rounds its factors to TF32 unless it is told. FlashInfer's
-    sampler, whose log-probabilities would be those before the cut of top-p, is never used where these are asked for;
-    but vLLM would compile it at its start, on a GPU with ``nvcc``.
+    Triton, which attention of float32 is written in, rounds its factors to TF32 unless it is told.
     """
-    return {"VLLM_USE_FLASHINFER_SAMPLER": "0"} | ({"TRITON_F32_DEFAULT": "ieee"} if dtype == "float32" else {})
+    return {"TRITON_F32_DEFAULT": "ieee"} if dtype == "float32" else {}
 
 
 def check_fresh(engine: Engine) -> None:

@@ -147,6 +147,7 @@ class ServerEngine:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # whatever an engine in this process has been told
             "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",  # as in an engine of this process
             **kept_caches(),
             "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib),
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK),  # its processes are on one machine

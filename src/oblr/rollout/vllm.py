@@ -95,6 +95,8 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives and dies with this process
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(self.cpu_kv_cache_gib)
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        # Never used where log-probabilities are asked for, but compiled when vLLM starts, which takes nvcc.
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
         os.environ["VLLM_RPC_BASE_PATH"] = str(of_process())
         os.environ |= precise(self.dtype)
         if of_run().group is None:
