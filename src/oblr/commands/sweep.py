@@ -57,8 +57,9 @@ def compose_tasks(arguments: Sequence[str]) -> tuple[Path, list[Task]]:
 
 
 def combinations(swept: Sequence[Override]) -> list[list[str]]:
-    """The overrides of every run, in the order of Hydra's own sweeper: of what is given twice the later counts, and the
-    last one varies fastest.
+    """The overrides of every run, in the order of Hydra's own sweeper.
+
+    Of what is given twice the later counts, and the last one varies fastest.
 
     Raises:
         SettingError: one of them gives no values in an order.

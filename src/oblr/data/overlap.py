@@ -1,4 +1,7 @@
-"""Do two sets of problems share text? (Brown et al. 2020, arXiv 2005.14165, appendix C: runs of 13 words.)"""
+"""Do two sets of problems share text?
+
+By runs of 13 words, as Brown et al. 2020, arXiv 2005.14165, appendix C, say.
+"""
 
 import re
 from collections import defaultdict

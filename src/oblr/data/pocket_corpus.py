@@ -18,8 +18,10 @@ PAUSE = "Hmm.\n"
 
 
 def _steps(problem: Problem, rng: random.Random, slips: Callable[[int], Set[int]]) -> tuple[list[str], int]:
-    """Left-to-right working of ``a + b - c …``. Of ``k`` steps those in ``slips(k)`` are off by a little; the first is
-    number 1. Returns (lines, result)."""
+    """Left-to-right working of ``a + b - c …``: its lines, and the result.
+
+    Of ``k`` steps those in ``slips(k)`` are off by a little; the first is number 1.
+    """
     terms = re.findall(r"([+-]?)\s*(\d+)", problem.metadata["metadata"]["expression"])
     total, lines = int(terms[0][1]), []
     wrong = slips(len(terms) - 1)

@@ -30,6 +30,8 @@ ENOUGH = 2048
 
 
 class Source(Protocol):
+    """Problems by number."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Problem: ...
 

@@ -78,10 +78,12 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Use(ABC):
-    """Attributes:
-    module, name: the layer, and which of its parameters.
-    b: gradient of the layer's output, one row a token, [n, …], unless said otherwise.
-    segments: of those tokens.
+    """One use of a parameter in a forward pass, of which the backward pass has found the output's gradient.
+
+    Attributes:
+        module, name: the layer, and which of its parameters.
+        b: gradient of the layer's output, one row a token, [n, …], unless said otherwise.
+        segments: of those tokens.
     """
 
     module: nn.Module

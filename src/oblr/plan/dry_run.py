@@ -53,11 +53,11 @@ def _in_a_ring(size: int, group: Any) -> int:
 
 
 class DryRun(TorchDispatchMode):
-    """Counts the bytes of all tensors that operations make, as long as they live, and what the operations do.
+    r"""Counts the bytes of all tensors that operations make, as long as they live, and what the operations do.
 
     Floating-point tensors are fake where they are large or on the device, whatever they are made of. Indices stay real,
     because shapes depend on them: which token belongs to which sequence. What the program is given is made under
-    :attr:`fake`, and :meth:`adopt`\\ ed.
+    :attr:`fake`, and :meth:`adopt`\ ed.
     Fake tensors are on the device; of real ones those that the program moves or makes there, see :mod:`~.places`.
 
     Attributes:

@@ -61,14 +61,16 @@ class Serving:
 
 @dataclass(frozen=True)
 class Duration:
-    """Attributes:
-    phases: seconds of a step.
-    parts: seconds of the update by its own phases, as far as the host keeps up.
-    eager: seconds that the engine takes for want of CUDA graphs.
-    tokens: response tokens of a step, of all ranks.
-    mfu: of the update.
-    ranks: devices.  steps: of the run.
-    processor: its name.
+    """Predicted seconds of a step.
+
+    Attributes:
+        phases: seconds of a step.
+        parts: seconds of the update by its own phases, as far as the host keeps up.
+        eager: seconds that the engine takes for want of CUDA graphs.
+        tokens: response tokens of a step, of all ranks.
+        mfu: of the update.
+        ranks: devices.  steps: of the run.
+        processor: its name.
     """
 
     phases: dict[str, float]
@@ -102,10 +104,12 @@ def duration(
     speed: Speed,
     steps: int,
 ) -> Duration:
-    """Args:
-    batch: all groups of the rank.
-    update: of ``usual.of(batch)``.
-    parameters: numbers in the policy.
+    """The duration of a step, from what an update of it was counted to do.
+
+    Args:
+        batch: all groups of the rank.
+        update: of ``usual.of(batch)``.
+        parameters: numbers in the policy.
     """
     live = usual.of(batch)
     lengths = next(iter(live.split(token_budget)), live.full(token_budget))

@@ -50,15 +50,17 @@ class Device:
 
 @dataclass(frozen=True)
 class Plan:
-    """Attributes:
-    parameters: number of the policy's, adapters apart; a tied head is not counted twice.
-    passes: what ``gradnorm.passes`` comes to.
-    norms: whether the baseline is given squared norms.
-    training, rollouts: bytes by kind on a rank's device when most are live.
-    host: those in the machine's memory instead.
-    kv_token: bytes of KV cache a token; 0 where the engine is elsewhere.
-    update: see there.
-    duration: of a step, predicted.
+    """What a run takes of a rank's memory, and how long its steps would take.
+
+    Attributes:
+        parameters: number of the policy's, adapters apart; a tied head is not counted twice.
+        passes: what ``gradnorm.passes`` comes to.
+        norms: whether the baseline is given squared norms.
+        training, rollouts: bytes by kind on a rank's device when most are live.
+        host: those in the machine's memory instead.
+        kv_token: bytes of KV cache a token; 0 where the engine is elsewhere.
+        update: see there.
+        duration: of a step, predicted.
     """
 
     parameters: int

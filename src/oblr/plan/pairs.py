@@ -19,9 +19,11 @@ BUDGETS = (0.25, 0.5, 0.75, 1, 1.5, 2, 4)
 
 @dataclass(frozen=True)
 class Pair:
-    """Attributes:
-    passes, every, tokens: passes, blocks between checkpoints, token budget.
-    seconds: of a step.
+    """A pass count with a token budget, and what a step takes with it.
+
+    Attributes:
+        passes, every, tokens: passes, blocks between checkpoints, token budget.
+        seconds: of a step.
     """
 
     passes: Passes

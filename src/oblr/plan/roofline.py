@@ -76,10 +76,12 @@ BETWEEN_NODES = 45e9
 
 @dataclass(frozen=True)
 class Prediction:
-    """Attributes:
-    phases: seconds of the processor by phase.
-    launching: of the host, seconds.
-    waiting: of the processor for the host, after that has waited, seconds.
+    """Seconds that counted work takes.
+
+    Attributes:
+        phases: seconds of the processor by phase.
+        launching: of the host, seconds.
+        waiting: of the processor for the host, after that has waited, seconds.
     """
 
     phases: Counter[str]
@@ -118,8 +120,10 @@ def model_flops(config: PretrainedConfig, lengths: list[int], targets: int, froz
 
 
 def between_nodes(speed: Speed, nodes: int, apart: bool = False) -> Speed:
-    """Args:
-    apart: whether the shards of a copy of the policy lie within a node.
+    """The processor, where ranks are spread over nodes.
+
+    Args:
+        apart: whether the shards of a copy of the policy lie within a node.
     """
     if nodes == 1:
         return speed

@@ -26,9 +26,11 @@ SHARE = 0.25
 
 @dataclass(frozen=True)
 class Part:
-    """Attributes:
-    blocks: by their places; None: all of them.
-    tuples: whether blocks give tuples.
+    """Some blocks of a model, and how they answer.
+
+    Attributes:
+        blocks: by their places; None: all of them.
+        tuples: whether blocks give tuples.
     """
 
     blocks: range | None = None

@@ -160,7 +160,7 @@ def _roughly(exact: Answer, rounded: Answer) -> bool:
 
 
 def _name(tokens: Sequence[Token]) -> str | None:
-    """The name that they are: ``x``, ``m_{\\max}``, ``f(x)``, ``(x, y)``, ``AB``, ``\\angle ABC``, "area"."""
+    r"""The name that they are: ``x``, ``m_{\max}``, ``f(x)``, ``(x, y)``, ``AB``, ``\angle ABC``, "area"."""
     if _arguments(tokens):
         return spelled(list(tokens))
     if tokens[0].text == "(" and tokens[-1].text == ")" and len(tokens) > 3:

@@ -22,6 +22,8 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Words:
+    """An answer in words."""
+
     text: str
 
 
@@ -66,6 +68,8 @@ class Joined:
 
 @dataclass(frozen=True)
 class Matrix:
+    """A matrix, row by row."""
+
     rows: "tuple[tuple[Answer, ...], ...]"
 
 

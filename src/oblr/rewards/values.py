@@ -41,7 +41,8 @@ _WHOLE = ("floor", "ceil", "factorial", "factorial2", "binom")
 
 
 def evaluate(expression: Expression, bits: int = START) -> Value:
-    """
+    """The value of an expression, by intervals of so many bits where it is not exact.
+
     Raises:
         Undefined: a variable, a division by zero, a pole, something that is no number, or too large a one.
     """

@@ -16,7 +16,7 @@ LONGEST = 8000
 
 
 def verbatim(text: str, keep: str = "\n\t") -> str:
-    """``text`` with what is no text written out as ``\\x1b`` or ``\\u202e``, except for the characters of ``keep``."""
+    r"""``text`` with what is no text written out as ``\x1b`` or ``\u202e``, except for the characters of ``keep``."""
     if text.isprintable():
         return text
     return "".join(_written(c) if unicodedata.category(c) in NO_TEXT and c not in keep else c for c in text)
