@@ -44,8 +44,9 @@ def revisions() -> Iterator[tuple[Path, str]]:
     """File and revision of every committed result; where parts were measured later, one for each revision."""
     for path in files().values():
         result = json.loads(path.read_text())
-        parts = (figure.get("revision", result["revision"]) for figure in result["figures"])
-        yield from ((path, revision) for revision in dict.fromkeys([result["revision"], *parts]))
+        figures = [result["revision"], *(figure.get("revision", result["revision"]) for figure in result["figures"])]
+        parts = [part["revision"] for part in result.get("parts", []) if "revision" in part]  # of a report put together
+        yield from ((path, revision) for revision in dict.fromkeys(parts or figures))
 
 
 def row(path: Path, revision: str) -> str:

@@ -74,7 +74,8 @@ def _become(command: list[str], cwd: str, environment: dict[str, str], paths: li
     """Become what ``python <command>`` is once it has imported, and end as it ends."""
     from lightning.fabric.utilities import rank_zero
 
-    nursery.open_beside(lambda request: _become(*request, paths))
+    if command[:2] != ["-P", "-c"]:  # a process that scores has no other beside it, which it could not end
+        nursery.open_beside(lambda request: _become(*request, paths))
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.clear()
     os.environ.update(environment)
