@@ -2,6 +2,7 @@
 # make sweep-local  the array of slurm/sweep.sbatch on this machine;  SWEEP=<experiment> another one
 # make smollm2  write models/SmolLM2-135M-Instruct, which experiment=smollm2_cpu trains (no GPU, no hub needed)
 # make test     install on first use, then run the test suite
+# make test-fast  those of its tests that start no program: two minutes
 # make test-wide  further cases of what the suite tries in few
 # make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
@@ -23,7 +24,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough, and for gcc and Python.h.
-.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu studies studies-smoke
+.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-fast test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint docs bench bench-smoke soak mutants again contract gpu studies studies-smoke
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -62,6 +63,9 @@ sweep-local: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest $(ARGS)
+
+test-fast: $(STAMP)
+	$(PY) -m pytest --fast $(ARGS)
 
 test-wide: $(STAMP)
 	$(PY) -m pytest -m 'wide and not servers' $(ARGS)

@@ -70,9 +70,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+#: A test whose module has one of these, or which takes one of the fixtures, starts a program, an engine or processes.
+STARTERS = {"subprocess", "multiprocessing", "warm", "launch", "RewardPool", "VLLMEngine", "ServerEngine", "mp"}
+STARTED = {"train", "refused", "pocket_server"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only tests that start nothing, of short files")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    if config.getoption("fast"):
+        slow = [item for item in items if item.path.name in rank or starts(item)]
+        config.hook.pytest_deselected(items=slow)
+        left = set(items).difference(slow)
+        items[:] = [item for item in items if item in left]
+
+
+def starts(item: pytest.Item) -> bool:
+    module = vars(item.module)  # type: ignore[attr-defined]
+    return not (STARTERS.isdisjoint(module) and STARTED.isdisjoint(item.fixturenames))  # type: ignore[attr-defined]
 
 
 def pytest_xdist_auto_num_workers() -> int:
