@@ -34,7 +34,6 @@ from pathlib import Path
 from statistics import median
 
 from labelled import beside, hedged, labelled
-from math_verify_alone import MathVerify
 from report import ROOT, Figure, at_least, at_most, write
 from rewards import OWN_ROWS, Case, judge, read, under_attack
 from spellings import Spelling, spellings
@@ -42,6 +41,7 @@ from spellings import Spelling, spellings
 from oblr.problem import Problem
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.math import MathReward
+from oblr.rewards.math_verify import MathVerifyReward
 
 MATH = MathReward(BoxedFormat())
 SAMPLE, HOSTILE, ROUNDS = 60, 5600, 3
@@ -106,7 +106,7 @@ def theirs(problems: Sequence[Problem]) -> list[Figure]:
     """math-verify's, of boxed spellings; where it met the limit of 30 s, it did not score."""
     drawn = [(problem, one) for problem in problems for one in spelled(problem)]
     cases = [Case(problem, rf"\boxed{{{one.text}}}", one.kind) for problem, one in drawn]
-    scored = [verdict.reward == 1 for verdict in judge(MathVerify(), cases)]
+    scored = [verdict.reward == 1 for verdict in judge(MathVerifyReward(require_end=False), cases)]
     return rates("math-verify", [(one, verdict) for (_, one), verdict in zip(drawn, scored, strict=True)], False)
 
 

@@ -17,12 +17,12 @@ from io import BytesIO
 from pathlib import Path
 from statistics import median
 
-from math_verify_alone import MathVerify
 from report import ROOT, Estimate, Figure, at_most
 from rewards import MATH, Case, judge
 
 from oblr.metrics.accuracy import wilson
 from oblr.problem import Problem
+from oblr.rewards.math_verify import MathVerifyReward
 
 #: Per cent of right responses that may score nothing; the golds of Omni-MATH are harder to read.
 FALSE_NEGATIVES = {"omni": 1.0, "": 0.2}
@@ -109,7 +109,7 @@ def ours(cases: list[Case]) -> list[bool]:
 
 def of_math_verify(cases: list[Case]) -> list[bool]:
     """Where it met the limit of 30 s, it did not score."""
-    return [verdict.reward == 1 for verdict in judge(MathVerify(), cases)]
+    return [verdict.reward == 1 for verdict in judge(MathVerifyReward(require_end=False), cases)]
 
 
 def timed(grade: Callable[[list[Case]], list[bool]], cases: list[Case]) -> tuple[list[bool], float]:

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from math_verify_alone import MathVerify
 from report import Figure, at_least, at_most, write
 from spellings import number
 
@@ -35,6 +34,7 @@ from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.base import Reward
 from oblr.rewards.lockdown import descendants
 from oblr.rewards.math import MathReward
+from oblr.rewards.math_verify import MathVerifyReward
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.summary import SummaryReward
 from oblr.rewards.verdicts import Verdict
@@ -141,7 +141,7 @@ def gold_answers(name: str, problems: list[Problem]) -> tuple[list[Figure], list
     verdicts = dict(zip(cases, judge(MATH, cases), strict=True))
     sample = {p.id for p in random.Random(0).sample(problems, min(COMPARED, len(problems)))}
     compared = [case for case in cases if case.problem.id in sample]
-    theirs = dict(zip(compared, judge(MathVerify(), compared), strict=True))
+    theirs = dict(zip(compared, judge(MathVerifyReward(require_end=False), compared), strict=True))
     figures = []
     for label in (*FORMS, ANOTHERS):
         right = [verdict.reward == case.expected for case, verdict in verdicts.items() if case.label == label]

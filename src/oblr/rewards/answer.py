@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
+from oblr.answers.statements import final_answer
 from oblr.problem import Completion, Problem
-from oblr.rewards.statements import final_answer
 
 
 class Format(Protocol):

@@ -4,16 +4,16 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
+from oblr.answers import units
+from oblr.answers.comparing import Rules, same
+from oblr.answers.reading import read
+from oblr.answers.spelling import spelling
+from oblr.answers.structure import Answer, Choice, Several, Unread, Words
+from oblr.answers.values import warm_up
 from oblr.kinds import RelativeError, checked
 from oblr.problem import Problem
-from oblr.rewards import units
 from oblr.rewards.answer import AnswerReward, Format
-from oblr.rewards.comparing import Rules, same
 from oblr.rewards.multiple_choice import offered, option
-from oblr.rewards.reading import read
-from oblr.rewards.spelling import spelling
-from oblr.rewards.structure import Answer, Choice, Several, Unread, Words
-from oblr.rewards.values import warm_up
 
 #: Characters of an answer; a longer one is wrong.
 LONGEST = 1000

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from oblr.rewards import units
-from oblr.rewards.expressions import Expression, call, either_sign, symbol, written
-from oblr.rewards.parsing import SCALES, parse
-from oblr.rewards.relations import chain, related
-from oblr.rewards.structure import (
+from oblr.answers import units
+from oblr.answers.expressions import Expression, call, either_sign, symbol, written
+from oblr.answers.parsing import SCALES, parse
+from oblr.answers.relations import chain, related
+from oblr.answers.structure import (
     Answer,
     Based,
     Choice,
@@ -21,7 +21,7 @@ from oblr.rewards.structure import (
     Unread,
     Words,
 )
-from oblr.rewards.tokens import OPENING, Token, Unreadable, enclosed, spelled, tokenize
+from oblr.answers.tokens import OPENING, Token, Unreadable, enclosed, spelled, tokenize
 
 _RELATIONS = frozenset(["=", "<", ">", "≤", "≥", "≠", "≈", "∈"])
 _EVERYTHING = Group("()", tuple(Quantity("", value) for value in (call("neg", symbol("∞")), symbol("∞"))))

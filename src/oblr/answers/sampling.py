@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 
-from oblr.rewards.expressions import Expression, call, number, ordered, symbol
-from oblr.rewards.intervals import Undefined, Untold, real
-from oblr.rewards.values import equal, evaluate, meet, signum
+from oblr.answers.expressions import Expression, call, number, ordered, symbol
+from oblr.answers.intervals import Undefined, Untold, real
+from oblr.answers.values import equal, evaluate, meet, signum
 
 #: Points at which two expressions must be shown to be the same, of those at which they must agree.
 PROVEN, SMOOTH, KINKED = 3, 8, 32

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from oblr.rewards.expressions import Expression, Written, call, number, symbol, written
-from oblr.rewards.sampling import proportion, same_values
-from oblr.rewards.structure import (
+from oblr.answers.expressions import Expression, Written, call, number, symbol, written
+from oblr.answers.sampling import proportion, same_values
+from oblr.answers.structure import (
     Answer,
     Based,
     Choice,
@@ -21,8 +21,8 @@ from oblr.rewards.structure import (
     Unread,
     Words,
 )
-from oblr.rewards.units import ANGLE
-from oblr.rewards.values import constant, within
+from oblr.answers.units import ANGLE
+from oblr.answers.values import constant, within
 
 #: How the constant of an integration is spelled.
 _CONSTANTS = frozenset(("C", "c", "K", "k", "C_1", "C_0", "c_1", "C'"))

@@ -1,7 +1,7 @@
 """One spelling for answers that are the same, as far as their structure shows it; majority votes count it."""
 
-from oblr.rewards.expressions import written
-from oblr.rewards.structure import Answer, Choice, Group, Joined, Matrix, Named, Quantity, Relation, Rounded, Several
+from oblr.answers.expressions import written
+from oblr.answers.structure import Answer, Choice, Group, Joined, Matrix, Named, Quantity, Relation, Rounded, Several
 
 
 def spelling(answer: Answer) -> str:

@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from mpmath import iv
 
-from oblr.rewards.expressions import Expression, call, number
-from oblr.rewards.intervals import (
+from oblr.answers.expressions import Expression, call, number
+from oblr.answers.intervals import (
     OPERATIONS,
     Undefined,
     Untold,

@@ -5,8 +5,8 @@
 
 from fractions import Fraction
 
-from oblr.rewards.expressions import LONGEST_POWER, Expression, call, number, symbol, written
-from oblr.rewards.tokens import FUNCTIONS, Token, Unreadable
+from oblr.answers.expressions import LONGEST_POWER, Expression, call, number, symbol, written
+from oblr.answers.tokens import FUNCTIONS, Token, Unreadable
 
 #: Tokens of an expression: signs and factorials nest without brackets.
 _LONGEST = 150

@@ -8,7 +8,7 @@ from tokenize import TokenError
 
 import pint
 
-from oblr.rewards.tokens import Token
+from oblr.answers.tokens import Token
 
 _CURRENCIES = {
     "dollar": ("$", "dollars", "usd"),

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from oblr.rewards.expressions import Expression, call, number, symbol, written
-from oblr.rewards.parsing import parse
-from oblr.rewards.sampling import same_values
-from oblr.rewards.structure import Answer, Group, Named, Quantity, Relation, Rounded
-from oblr.rewards.tokens import Token, Unreadable, enclosed, spelled
-from oblr.rewards.values import within
+from oblr.answers.expressions import Expression, call, number, symbol, written
+from oblr.answers.parsing import parse
+from oblr.answers.sampling import same_values
+from oblr.answers.structure import Answer, Group, Named, Quantity, Relation, Rounded
+from oblr.answers.tokens import Token, Unreadable, enclosed, spelled
+from oblr.answers.values import within
 
 Read = Callable[[Sequence[Token]], Answer]
 #: How far a rounded value may be from the one before ≈.

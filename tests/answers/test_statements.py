@@ -8,10 +8,10 @@ from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oblr.answers.statements import final_answer
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import BoxedFormat, ExactReward
 from oblr.rewards.math import MathReward
-from oblr.rewards.statements import final_answer
 
 ENDED = Completion([1], [0.0], True)
 REWARD = MathReward(BoxedFormat())

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from oblr.rewards.expressions import Expression
-from oblr.rewards.units import Unit
+from oblr.answers.expressions import Expression
+from oblr.answers.units import Unit
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,22 @@
+"""The room's one face, without the rest of the program."""
+
+import subprocess
+import sys
+
+from oblr.answers import extract, same
+
+
+def test_the_answer_of_a_response_and_what_equals_it():
+    assert extract(r"So $x = 4$, and the area is $\boxed{\frac{1}{2}}$.") == r"\frac{1}{2}"
+    assert extract("I do not know.") is None
+    assert same("0.5", r"\frac{1}{2}")
+    assert not same("0.51", r"\frac{1}{2}")
+
+
+def test_it_loads_nothing_else_of_the_program():
+    code = (
+        "import sys; from oblr.answers import same; assert same('50 cm', '0.5 m');"
+        "print(*sorted({'.'.join(name.split('.')[:2]) for name in sys.modules if name.startswith(('oblr.', 'torch'))}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["oblr.answers"]
