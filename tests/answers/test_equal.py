@@ -405,3 +405,19 @@ def test_powers_of_negative_numbers_are_told_apart():
     assert not same(r"(-2)^{-k}", r"2^{-k}")
     assert not same(r"(-2)^{-k}", r"-2^{-k}")
     assert not same("x", "x(-1)^{2x}")
+
+
+@pytest.mark.parametrize(
+    ("product", "value"),
+    [
+        (r"(2)(\frac{1}{2})", "1"),
+        (r"2(\frac{1}{2})", "1"),
+        (r"(2)\frac{1}{2}", "1"),
+        (r"2\left[\frac{1}{2}\right]", "1"),
+        (r"2(\frac{3}{2})", "3"),
+        (r"2\frac{1}{2}", "2.5"),
+    ],
+)
+def test_brackets_make_a_product_of_what_would_be_a_mixed_number(product, value):
+    assert same(f"z+{value}", f"z+{product}")
+    assert value == "2.5" or not same("z+2.5", f"z+{product}")

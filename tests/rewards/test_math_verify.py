@@ -1,10 +1,5 @@
 """``reward=math_verify``: the library's own verdicts, in processes of their own."""
 
-import sys
-
-import pytest
-
-from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 from oblr.rewards.evaluating import evaluates
 from oblr.rewards.math_verify import MathVerifyReward
@@ -32,9 +27,3 @@ def test_its_verdicts_are_the_librarys():
 
 def test_what_it_evaluates_is_scored_apart():
     assert "SymPy" in evaluates(MathVerifyReward(), PROBLEM)
-
-
-def test_without_the_library_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(SettingError, match=r"^reward: math-verify is not installed \(pip install "):
-        MathVerifyReward()

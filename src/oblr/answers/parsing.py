@@ -67,7 +67,8 @@ class _Parser:
                 factorial = left.op != "number" and [token.text for token in self.tokens[-2:-1]] == ["!"]
                 if self.tokens[-1].kind == "number" and not self.closed and not factorial:
                     raise Unreadable("a number after another, with nothing between them")
-                left = _side_by_side(left, self.power())
+                factor = self.closed or self.next() in ("(", "[")
+                left = call("*", left, self.power()) if factor else _side_by_side(left, self.power())
             else:
                 return left
 
@@ -80,7 +81,7 @@ class _Parser:
         return kind in ("number", "letter", "run", "name") or (kind == "word" and len(text) == 1)
 
     def power(self) -> Expression:
-        closed, base = self.next() == "(", self.atom()
+        closed, base = self.next() in ("(", "["), self.atom()
         while self.next() in ("!", "^"):
             if self.take("^"):
                 closed = self.next() == "{"
@@ -212,7 +213,7 @@ def _with(sign: str, expression: Expression) -> Expression:
 
 
 def _side_by_side(left: Expression, right: Expression) -> Expression:
-    r"""``1\frac{2}{3}`` is a mixed number; other pairs are products, unless they could be either."""
+    r"""``1\frac{2}{3}`` is a mixed number; other pairs without brackets are products, unless they could be either."""
     whole, part = written(left), written(right)
     if right.op != "/" or left.op != "number" or part is None or whole is None:
         return call("*", left, right)

@@ -2,9 +2,7 @@
 
 import logging
 from collections.abc import Hashable
-from importlib.util import find_spec
 
-from oblr.errors import SettingError
 from oblr.problem import Completion, Problem
 
 
@@ -16,17 +14,11 @@ class MathVerifyReward:
 
     Args:
         require_end: whether a response that the token limit cut has no answer.
-
-    Raises:
-        SettingError: the library is not installed.
     """
 
     evaluates = "SymPy, by math-verify"
 
     def __init__(self, require_end: bool = True):
-        if find_spec("math_verify") is None:
-            fix = "pip install 'math-verify[antlr4_9_3]', or use reward=math"
-            raise SettingError("reward", "math-verify is not installed", fix)
         self.require_end = require_end
 
     def __call__(self, problem: Problem, text: str, completion: Completion) -> float:
