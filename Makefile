@@ -8,7 +8,7 @@
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make test-browser  reports in Chromium, which is installed where there is none
 # make test-loggers  runs with wandb and mlflow, offline; both are installed into .cache
-# make attack   try every attack that docs/security.md speaks of, and print what stopped it; bubblewrap is installed where there is none
+# make attack   try every attack that docs/security.md speaks of, and print what stopped it; bubblewrap and chromium are installed where there is none
 # make test-wheel  the package, built, installed in an environment of its own and used outside the clone
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make studies-smoke  the short form of every study, and its tests
@@ -83,7 +83,7 @@ test-loggers: $(STAMP)
 test-wheel: $(STAMP)
 	$(PY) -m pytest -m wheel -n 0 tests/test_wheel.py $(ARGS)
 
-attack: bubblewrap $(STAMP)
+attack: bubblewrap chromium $(STAMP)
 	$(PY) -m pytest -m attack tests/attacks $(ARGS)
 
 bench-smoke: chromium $(STAMP)
