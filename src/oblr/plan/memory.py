@@ -50,7 +50,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run takes of a rank's memory, and how long its steps would take.
+    """Predicted memory of a rank, and seconds of a step.
 
     Attributes:
         parameters: number of the policy's, adapters apart; a tied head is not counted twice.

@@ -31,7 +31,7 @@ class MathVerifyReward:
         return float(verify(gold, parse(text, parsing_timeout=None), timeout_seconds=None))
 
     def key(self, problem: Problem, text: str, completion: Completion) -> Hashable:
-        """What the verdict depends on."""
+        """The problem's answer, the response, and whether that ended: all that the verdict depends on."""
         return problem.answer, text, completion.finished
 
     def warm_up(self) -> None:
