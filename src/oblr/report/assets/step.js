@@ -143,9 +143,9 @@ function show(groups, made) {
   by("groups").append(more);
 }
 
-// A step whose responses are beside the page, and are not there.
-function unread(step, error) {
-  by("nearest").textContent = `The responses of ${evaluation ? current().places[step] : `step ${step}`} cannot be shown. ${error.message}`;
+// No responses to show, and why.
+function nothing(why) {
+  by("nearest").textContent = why;
   by("moved").hidden = by("sorted").hidden = true;
   by("numbers").textContent = by("legend").textContent = "";
   by("groups").replaceChildren();
@@ -153,25 +153,31 @@ function unread(step, error) {
 
 let asked = 0;
 async function open(step, scroll = false) {
-  const steps = kept();
-  by("numbers").textContent = steps.length ? "" : "No responses were kept.";
-  if (!steps.length) return;
+  const steps = kept(), own = ++asked;
+  if (!steps.length) {
+    by("step").textContent = "";
+    nothing("No responses were kept.");
+    return;
+  }
   const nearest = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a));
-  const own = ++asked;
   by("slider").max = steps.length - 1;
   by("slider").value = steps.indexOf(nearest);
-  by("step").textContent = evaluation ? current().places[nearest] : `${nearest}`;
-  let numbers, ranks;
+  let numbers, ranks, unreadable;
   try {
     const found = await step_(current(), nearest);
     numbers = found.numbers;
     ranks = await Promise.all(found.ranks.map(unpack));
   } catch (error) {
-    if (own === asked) unread(nearest, error);
+    unreadable = error;
+  }
+  if (own !== asked) return; // another one was asked for in the meantime
+  const name = evaluation ? current().places[nearest] : `step ${nearest}`;
+  by("step").textContent = evaluation ? name : `${nearest}`; // not before what it names
+  if (unreadable) {
+    nothing(`The responses of ${name} cannot be shown. ${unreadable.message}`);
     return nearest;
   }
   const responses = normalised(ranks.flat()).sort((a, b) => a.group - b.group || a.response - b.response);
-  if (own !== asked) return; // another one was asked for in the meantime
   by("nearest").textContent = nearest === step ? "" : `The responses of step ${step} are not on this page: these are of step ${nearest}.`;
   by("numbers").textContent = Object.entries(numbers).map(([tag, value]) => `${named(tag)} ${number(value)}`).join(" · ");
   const groups = new Map();
