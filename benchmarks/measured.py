@@ -1,14 +1,18 @@
-"""The committed results of benchmarks and studies; ``python benchmarks/measured.py`` writes docs/measured.md.
+"""The committed results of benchmarks and studies; ``python benchmarks/measured.py`` writes what pages say of them.
 
-That page says which code each was measured at.
+That is docs/measured.md, which says which code each was measured at, and what the cog blocks of README and pages print
+(``figures.py``). With ``--check`` it writes nothing, and shows what pages lack of the results.
 """
 
 import hashlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from cogapp import Cog
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("benchmarks", "studies")
@@ -84,6 +88,13 @@ def _measured_by(path: Path, revision: str) -> str:
     return digest(_git("show", f"{commit}:{script(path)}"))
 
 
+def cog(*options: str) -> int:
+    """Run the blocks of README and pages; the status says whether all went well."""
+    setting = ("--verbosity=1", "-P", "-p", "from figures import *")
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return Cog().main(["cog", *setting, *options, *map(str, pages)])
+
+
 def main() -> None:
     rows = []
     for path, revision in revisions():
@@ -92,7 +103,11 @@ def main() -> None:
         changed = "" if then == digest(today(path).read_bytes()) else f", {CHANGED}"
         rows.append(f"{row(path, revision)} {date} | {then}{changed} |\n")
     PAGE.write_text(HEAD + "".join(rows))
+    if status := cog("-r"):
+        sys.exit(status)
 
 
 if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(cog("--check", "--diff"))
     main()

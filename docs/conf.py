@@ -49,7 +49,8 @@ def options(group: str) -> str:
 def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
     """Fill in ```` ```{options} GROUP``` ```` and ```` ```{settings}``` ````, and let links out of ``docs`` lead there.
 
-    The pages are built inside the clone, two folders below ``docs``'s neighbours.
+    Comments are left out, in which cog is told what to write. The pages are built inside the clone, two folders below
+    ``docs``'s neighbours.
     """
 
     def anchor(found: re.Match[str]) -> str:
@@ -59,6 +60,7 @@ def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
             raise ExtensionError(f"{page}: there is no {target}")
         return f'<a href="../../{target}">{text}</a>'
 
+    source[0] = re.sub(r"<!--.*?-->", "", source[0], flags=re.DOTALL)
     source[0] = re.sub(r"```\{options\} (\w+)\n```", lambda found: options(found[1]), source[0])
     source[0] = re.sub(r"```\{settings\}\n```", lambda found: reference(ROOT / "conf"), source[0])
     source[0] = re.sub(r"\[([^][]*)\]\(\.\./([^)\s]+)\)", anchor, source[0])
