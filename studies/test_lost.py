@@ -4,9 +4,10 @@ import re
 
 import pytest
 import torch
+from figures import with_ends
 from lost import BASELINES, Judge, Unit, figures_of
 from measured import results
-from pages import page, with_ends
+from pages import page
 from tiers import pocket, sample
 from torch.nn.utils import parameters_to_vector
 

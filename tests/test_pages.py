@@ -4,6 +4,8 @@ import re
 import shlex
 import sys
 import tomllib
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -31,8 +33,9 @@ def anchors(path: Path) -> set[str]:
 
 
 def section(path: Path, anchor: str) -> str:
-    """What stands below the title of that anchor, up to the next one."""
-    parts = re.split(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+    """What stands below the title of that anchor, up to the next one; without comments."""
+    text = re.sub(r"<!--.*?-->", "", path.read_text(), flags=re.DOTALL)
+    parts = re.split(r"^#+ (.*)$", text, flags=re.MULTILINE)
     named = dict(zip(parts[1::2], parts[2::2], strict=True))
     (title,) = (title for title in named if re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") == anchor)
     return named[title]
@@ -75,6 +78,15 @@ def test_five_questions_have_short_answers_one_click_away():
     for page, anchor in answers:
         words = len(section(ROOT / page, anchor).split())
         assert 40 < words < 200, f"{page}#{anchor} has {words} words"
+
+
+def test_equations_point_at_functions_that_are_there():
+    pattern = r"^\| .* \| \[`([\w.]+)`\]\(\.\./src/([\w./]+)\.py\) \|$"
+    rows = re.findall(pattern, (ROOT / "docs" / "method.md").read_text(), flags=re.MULTILINE)
+    assert len(rows) >= 12
+    for name, path in rows:
+        module = import_module(path.replace("/", "."))
+        assert callable(getter := attrgetter(name)(module)) or isinstance(getter, property), (name, path)
 
 
 def typed() -> list[str]:

@@ -1,0 +1,79 @@
+"""Pages say what the committed results say, and which code each is of; what results claim, holds."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from conftest import ROOT
+from figures import put
+from measured import CHANGED, PAGE, digest, files, results, revisions, row, today
+
+#: Results of which some figures miss their targets, as pages say.
+MISSED = {"gradnorm", "judged-labelled", "overlap", "ranks", "roofline"}
+
+
+def test_every_result_says_which_code_it_is_of():
+    found = re.findall(r"^(\| \[.* \|) \d{4}-\d\d-\d\d \| (\w{8})(.*) \|$", PAGE.read_text(), flags=re.MULTILINE)
+    kept = list(revisions())
+    assert [start for start, *_ in found] == [row(path, revision) for path, revision in kept]
+    for (path, _), (_, then, changed) in zip(kept, found, strict=True):
+        stale = then != digest(today(path).read_bytes())
+        assert changed == (f", {CHANGED}" if stale else ""), (
+            f"python benchmarks/measured.py: {path.stem} is of another script"
+        )
+
+
+def test_claims_hold():
+    missed = {name for name in files() if any(figure["holds"] is False for figure in results(name).values())}
+    assert missed <= MISSED
+
+
+def test_a_page_that_lacks_a_new_result_is_named(tmp_path):
+    """In a copy, by the command of ``make lint``."""
+    for folder in ("benchmarks", "studies", "docs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("_build", "*.parquet"))
+    shutil.copy(ROOT / "README.md", tmp_path)
+
+    def check():
+        command = [sys.executable, "benchmarks/measured.py", "--check"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    before = check()
+    assert before.returncode == 0, before.stdout + before.stderr
+    path = tmp_path / "benchmarks" / "results" / "observers.json"
+    result = json.loads(path.read_text())
+    result["figures"][0]["value"] += 0.5
+    path.write_text(json.dumps(result))
+    after = check()
+    assert after.returncode != 0
+    stale = re.findall(r"^Checking .*/(\w+\.md)", after.stdout, flags=re.MULTILINE)
+    assert stale == ["watching.md"]
+    assert re.search(r"^\+.* 51\.1 % \[1\.0, 1\.1\]", after.stdout, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (
+            "It takes 1.14 [1.1, 1.2]<!--time-->, 5 %<!--share--> of 3.",
+            "It takes 2 [1, 3]<!--time-->, 6 %<!--share--> of 3.",
+        ),
+        ("It takes (−1e-7<!--time-->) and 1,024<!--share-->.", "It takes (2 [1, 3]<!--time-->) and 6 %<!--share-->."),
+        ("It takes 1.14<!--time-->.", None),
+        ("It takes 1.14<!--time--> and some<!--share-->.", None),
+        ("It takes 1.14<!--time-->, 5 %<!--share--> and 3<!--other-->.", None),
+    ],
+)
+def test_numbers_are_put_where_their_names_are(monkeypatch, capsys, text, written):
+    monkeypatch.setitem(sys.modules, "cog", SimpleNamespace(previous=text))
+    given = {"time": "2 [1, 3]", "share": "6 %"}
+    if written is None:
+        with pytest.raises(ValueError, match="are given"):
+            put(**given)
+    else:
+        put(**given)
+        assert capsys.readouterr().out == written
