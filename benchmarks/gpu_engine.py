@@ -10,15 +10,16 @@ from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds, used_m
 from report import ROOT, Figure
 from transformers import AutoConfig, PreTrainedModel
 
-from oblr.packing import pack
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, Sampling
 from oblr.policy.attention import SDPA, choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
+from oblr.problem import Completion, Problem
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Problem, Rollout, Sampling
 
 POCKET = ROOT / "models" / "pocket"
 GROUP_SIZE, CHECKED = 8, 64

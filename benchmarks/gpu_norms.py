@@ -13,12 +13,12 @@ from report import Figure, at_most
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
-from oblr.packing import pack
 from oblr.policy.attention import SDPA, VARLEN, choose_attention
 from oblr.policy.model import TokenScorer
-from oblr.types import Rollout
 
 GROUP_SIZE, PROMPT = 4, 8
 KINDS = [(tier, passes) for tier in ("exact", "sketch") for passes in ("one", "two")] + [("logit", "one")]

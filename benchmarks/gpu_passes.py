@@ -12,6 +12,7 @@ from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds
 from hydra.types import RunMode
 from report import Figure, at_most
 
+from oblr.batch.types import LogprobGap, RolloutBatch
 from oblr.commands.compose import composer
 from oblr.commands.plan import draft, planned_config
 from oblr.plan.phases import Alone
@@ -19,7 +20,6 @@ from oblr.plan.roofline import GPUS
 from oblr.policy.attention import choose_attention
 from oblr.policy.loading import checkpoint_blocks
 from oblr.policy.model import TokenScorer
-from oblr.types import LogprobGap, RolloutBatch
 
 
 class OneDevice(Alone):

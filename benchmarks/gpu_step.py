@@ -10,8 +10,8 @@ from gpu_engine import GROUP_SIZE, Pair
 from report import Figure
 from roofline import policy as policy_of
 
+from oblr.batch.types import RolloutBatch
 from oblr.plan.phases import Alone
-from oblr.types import RolloutBatch
 
 STEPS = 2
 

@@ -16,9 +16,9 @@ from gpu_device import DEVICE, GIB, GPU, autocast, random_model, random_rollouts
 from report import Figure
 from roofline import BATCHES, CALIBRATED, KINDS, PROMPT, TOKENS, Case, Count, policy, shape
 
+from oblr.batch.packing import pack
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast, rounded_once
-from oblr.packing import pack
 from oblr.plan.machine import this_cpu
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, World, plan_update

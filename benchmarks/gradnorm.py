@@ -28,10 +28,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import PackedBatch, pack
+from oblr.batch.types import Rollout
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import PackedBatch, pack
 from oblr.policy.model import TokenScorer
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 SEQUENCES, GROUP_SIZE, PROMPT, VOCAB, LARGE_VOCAB = 8, 4, 16, 8192, 151_936
 Update = Callable[[], None]

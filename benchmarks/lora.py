@@ -29,9 +29,9 @@ from report import ROOT, Figure, at_least, at_most, median_ratio, write
 from safetensors.torch import load_file
 from training import composed
 
+from oblr.batch.packing import pack
 from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.plan.memory import GIB
 from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import TokenScorer

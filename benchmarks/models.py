@@ -38,13 +38,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms, Passes
-from oblr.packing import pack
 from oblr.policy.loading import without_dropout
 from oblr.policy.model import TokenScorer
 from oblr.policy.selfcheck import check
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 QUICK = (
     *("qwen3", "llama", "gemma2", "gemma3_text", "granite", "cohere", "gpt2", "gpt_neox", "phi", "exaone4"),

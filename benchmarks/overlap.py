@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from report import ROOT, Figure, median_ratio, write
 
+from oblr.batch.types import Sampling
 from oblr.data.ends import stopped
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.policy.loading import load_model, load_tokenizer
@@ -27,7 +28,6 @@ from oblr.policy.model import TokenScorer
 from oblr.problem import Completion, Problem
 from oblr.rewards.pool import RewardPool
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Sampling
 
 T = TypeVar("T")
 POCKET = ROOT / "models" / "pocket"

@@ -32,6 +32,7 @@ from report import ROOT, Figure, at_most, median_ratio, write
 
 from callbacks.rollouts import RolloutLog
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.types import LogprobGap, Moments, Rollout, RolloutBatch, StepReport
 from oblr.gradnorm.measure import GradNorms
 from oblr.problem import Completion, Problem
 from oblr.record.curves import METRICS
@@ -41,7 +42,6 @@ from oblr.report.live import Live
 from oblr.report.page import html, write_report
 from oblr.report.pieces import FILES, Beside
 from oblr.report.runs import find_runs, read_run
-from oblr.types import LogprobGap, Moments, Rollout, RolloutBatch, StepReport
 
 PROMPTS, SIZE = 16, 8
 #: Words of a response.

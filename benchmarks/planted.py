@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.segments import Segments
 from oblr.gradnorm import capture, contractions, head, measure, tape, uses
-from oblr.packing import PackedBatch
 from oblr.policy import model as scorers
 from oblr.policy import selfcheck
 from oblr.policy.step import PolicyModule
-from oblr.segments import Segments
 
 SHAPE = {
     "vocab_size": 97,

@@ -29,14 +29,14 @@ from callbacks.observer import Observer
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
 from oblr.baselines.adaptive import AdaptiveBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch, StepReport
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.policy.judgement import PATIENCE
 from oblr.policy.step import PolicyModule
 from oblr.problem import Completion, Problem
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import Rollout, RolloutBatch, StepReport
 
 sys.path.insert(0, str(ROOT / "tests"))
 from poisons import POISONS, spoilt

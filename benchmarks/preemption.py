@@ -21,6 +21,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from report import ROOT, Figure, at_most, write
 
+from oblr.batch.types import Sampling
 from oblr.commands.compose import register_resolvers
 from oblr.commands.plan import draft, speed_of
 from oblr.data.procedural import ReasoningGymProblems
@@ -29,7 +30,6 @@ from oblr.plan.memory import ENGINE_SEQUENCES, ENGINE_TOKENS
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.model import TokenScorer
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Sampling
 
 POCKET = ROOT / "models" / "pocket"
 #: Tokens of a block of the cache, on a GPU and on a CPU.

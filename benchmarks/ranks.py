@@ -29,11 +29,11 @@ from report import ROOT, Figure, at_most, write
 from training import composed
 
 from callbacks.observer import Observer
+from oblr.batch.types import RolloutBatch, StepReport
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
-from oblr.types import RolloutBatch, StepReport
 
 POCKET = ROOT / "models" / "pocket"
 STEPS, PROMPTS, GROUP_SIZE = 5, 16, 4

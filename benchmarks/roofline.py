@@ -22,10 +22,11 @@ from report import ROOT, Figure, at_least, at_most, write
 from transformers import AutoConfig, PretrainedConfig, Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import RolloutBatch, TokenScores
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.plan.machine import rest, this_cpu
 from oblr.plan.phases import PHASES
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
@@ -34,7 +35,6 @@ from oblr.plan.work import Work
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
-from oblr.types import RolloutBatch, TokenScores
 
 GIB, TOKENS, GROUP_SIZE, PROMPT = 2**30, 8192, 4, 64
 #: kind → tier and passes

@@ -21,13 +21,14 @@ from torch.utils.data import DataLoader
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
+from oblr.problem import Completion, Problem
 from oblr.schedules.constant import ConstantSchedule
-from oblr.types import Completion, Problem, Rollout, RolloutBatch
 
 VOCAB, PROMPT, GROUP_SIZE = 1024, 16, 4
 #: hidden size → layers; about 1, 3, 10, 30 and 100 million parameters

@@ -25,14 +25,15 @@ from report import ROOT, Figure, at_most, median_ratio, write
 from smollm2 import FOLDER
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy import rounding, selfcheck
 from oblr.policy.autograds import Gaps
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 FAMILIES = [(family, tied) for family in ("qwen3", "qwen2") for tied in (True, False)]
 DEPTHS, AUTOCAST_DEPTHS, GAINS = (2, 12, 36, 64), (2, 12), (1.0, 2.0)

@@ -37,7 +37,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from oblr.baselines.base import live_groups
-from oblr.types import Completion
+from oblr.problem import Completion
 
 WARM_UP, WIDER, TRL_BATCH = 2, 2, 32
 

@@ -23,14 +23,15 @@ from callbacks.grad_stats import GradStats
 from callbacks.observer import Observer, rollout_data
 from oblr.baselines.base import all_groups
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.batch.types import RolloutBatch, Sampling, StepReport
 from oblr.commands.compose import register_resolvers
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule
+from oblr.problem import Completion
 from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import Block, Part
 from oblr.run.terminal import quiet_terminal
-from oblr.types import Completion, RolloutBatch, Sampling, StepReport
 
 
 @dataclass

@@ -7,12 +7,12 @@ from torchmetrics.functional import pearson_corrcoef
 
 from callbacks.observer import Observer
 from oblr.baselines.base import live_groups
+from oblr.batch.types import RolloutBatch, StepReport
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.record.shown import show
 from oblr.run.ranks import of_run
-from oblr.types import RolloutBatch, StepReport
 
 NAN, EXACT = float("nan"), GradNorms("exact", "two")
 PERCENT = (10, 50, 90)

@@ -11,12 +11,12 @@ from lightning import Trainer
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, Groups, all_groups
+from oblr.batch.types import StepReport
 from oblr.kinds import Count, Decay, Positive
 from oblr.policy.step import PolicyModule
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import StepReport
 
 log = logging.getLogger(__name__)
 

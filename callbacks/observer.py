@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from lightning import Callback, LightningModule, Trainer
 
+from oblr.batch.types import RolloutBatch, StepReport
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
-from oblr.types import RolloutBatch, StepReport
 
 
 class Observer(Callback):

@@ -19,11 +19,11 @@ from rich.text import Text
 from callbacks.observer import Observer
 from callbacks.samples import plain
 from callbacks.throughput import Throughput
+from oblr.batch.types import Rollout, StepReport
 from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.run.terminal import idle, say
 from oblr.run.timing import Stopwatch
-from oblr.types import Rollout, StepReport
 
 #: Characters of a prompt, and of a response, in the line of a sample.
 SHOWN = 60

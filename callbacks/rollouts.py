@@ -11,12 +11,12 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from callbacks.observer import Observer
+from oblr.batch.types import COLUMNS, StepReport
 from oblr.kinds import Positive
 from oblr.policy.step import PolicyModule
 from oblr.record.rollouts import step_of
 from oblr.run.disk import write_whole
 from oblr.run.responses import compressed, verdict
-from oblr.types import COLUMNS, StepReport
 
 log = logging.getLogger(__name__)
 

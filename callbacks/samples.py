@@ -8,11 +8,11 @@ from torch import Tensor
 
 from callbacks.observer import Observer
 from callbacks.rollouts import shares
+from oblr.batch.types import StepReport
 from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.record.shown import Rows, show
 from oblr.run.plain import verbatim
-from oblr.types import StepReport
 
 #: Characters of a prompt or response that a table shows.
 LONGEST = 2000

@@ -4,9 +4,9 @@ import torch
 from lightning import Trainer
 
 from callbacks.observer import Observer, rollout_data
+from oblr.batch.types import StepReport
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import of_run
-from oblr.types import StepReport
 
 
 class ScoringFailures(Observer):

@@ -7,8 +7,8 @@ from lightning import Trainer
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, all_groups
+from oblr.batch.types import StepReport
 from oblr.policy.step import PolicyModule
-from oblr.types import StepReport
 
 
 class SecondMoments(Observer):

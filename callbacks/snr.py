@@ -5,10 +5,10 @@ from typing import Any
 from lightning import Trainer
 
 from callbacks.observer import Observer
+from oblr.batch.types import StepReport
 from oblr.kinds import Decay
 from oblr.policy.step import PolicyModule
 from oblr.schedules.snr import SNREstimates, shrinkage
-from oblr.types import StepReport
 
 #: Stands for infinity, which TensorBoard does not draw.
 LARGE = 1e6

@@ -5,8 +5,8 @@ import time
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer
+from oblr.batch.types import StepReport
 from oblr.policy.step import PolicyModule
-from oblr.types import StepReport
 
 
 class Throughput(Observer):

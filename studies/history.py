@@ -33,10 +33,10 @@ from training import composed, observed
 from callbacks.observer import Observer
 from oblr.baselines.base import Groups
 from oblr.baselines.history import HistoryBaseline
+from oblr.batch.types import RolloutBatch
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
-from oblr.types import RolloutBatch
 
 PROBLEMS, SEEDS = 64, (11, 12)
 #: Steps of the second to the eighth visit, and of the ninth to the last.

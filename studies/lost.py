@@ -36,12 +36,12 @@ from training import composed, observed
 
 from callbacks.observer import Observer, rollout_data
 from oblr.baselines.leave_one_out import leave_one_out_means
-from oblr.packing import pack
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
 from oblr.run.randomness import derived_seed
-from oblr.types import Rollout, RolloutBatch
 
 TASKS = ("pocket", "pocket_graded", "pocket_rare")
 PROMPTS, JUDGES, UNITS, TOGETHER, DRAWS = 16, 64, 4, 64, 2000

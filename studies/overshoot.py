@@ -25,7 +25,7 @@ from report import Estimate, Figure, write
 from results import CONTEST, DRAWN, PARTS, RIVAL
 from training import TASKS, Record
 
-from oblr.types import Moments
+from oblr.batch.types import Moments
 
 #: Shares of a run.
 PHASES = ((0.0, 0.1), (0.1, 0.2), (0.2, 0.5), (0.5, 1.0))

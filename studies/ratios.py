@@ -48,17 +48,18 @@ from torch import Tensor
 
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import Moments, ResponseTokens, Rollout, Sampling
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.gradnorm.measure import Factors, GradNorms
 from oblr.losses.gspo import GSPOLoss
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
-from oblr.packing import pack
 from oblr.policy.loading import load_config, load_model, load_tokenizer, weights_digest
 from oblr.policy.model import TokenScorer
+from oblr.problem import Completion, Problem
 from oblr.rollout.hf import HFEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Moments, Problem, ResponseTokens, Rollout, Sampling
 
 GROUP_SIZE, SEED = 4, 1
 BASELINE, UNIFORM = GradientWeightedBaseline(), GradNorms("uniform")

@@ -31,10 +31,10 @@ from training import TASKS, composed
 
 from oblr.baselines.base import live_groups
 from oblr.baselines.leave_one_out import leave_one_out_means
-from oblr.packing import pack
+from oblr.batch.packing import pack
+from oblr.batch.types import RolloutBatch
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
-from oblr.types import RolloutBatch
 
 RESPONSES, PROMPTS_PER_STEP, DRAWS = 2 * GROUP_SIZE, 16, 2000
 

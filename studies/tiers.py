@@ -31,18 +31,19 @@ from torchmetrics.functional import spearman_corrcoef
 
 from oblr.baselines.base import live_groups
 from oblr.baselines.leave_one_out import leave_one_out_means
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch, Sampling
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.gradnorm.kinds import rms_norm_epsilon
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.model import TokenScorer
+from oblr.problem import Problem
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.base import Reward, score
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.hf import HFEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Problem, Rollout, RolloutBatch, Sampling
 
 GROUP_SIZE, SEED, DRAWS = 8, 1, 2000
 TIERS = ("exact", "sketch", "logit", "length", "uniform")

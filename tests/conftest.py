@@ -31,12 +31,13 @@ from transformers import (
 )
 from xdist.scheduler import LoadFileScheduling
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.commands.launch import launch
-from oblr.packing import pack
 from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import TokenScorer
+from oblr.problem import Completion, Problem
 from oblr.rollout.server import ServerEngine
-from oblr.types import Completion, Problem, Rollout
 
 pytest_plugins = ("attacked",)
 

@@ -26,6 +26,7 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
+from oblr.batch.types import RolloutBatch, StepReport
 from oblr.gradnorm import head
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.kl import KLPenalty
@@ -35,7 +36,6 @@ from oblr.policy.adapter import LoRA
 from oblr.policy.step import PolicyModule
 from oblr.run.strategies import DDP, FSDP, SingleDevice
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import RolloutBatch, StepReport
 
 LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8, 7, 3, 11, 2, 9, 9, 1, 1, 4, 5, 6, 7, 20, 3, 3, 2]
 #: all groups live; or all live groups on the first rank; or none; or a mixture

@@ -1,8 +1,8 @@
 """The rooms of a checkout, how large they are, and what they import of each other: ``python tests/rooms.py [FOLDER]``.
 
-A room is a folder of ``src/oblr``, a file that lies beside the folders, ``callbacks``, or ``src/*.py``: the scripts that
-are typed. Lower rooms come first: each imports only from lines above its own. An arrow that runs upwards is one of a
-circle. Lines are those of Python, empty ones included.
+A room is a folder of ``src/oblr``, a file that lies beside the folders, ``callbacks``, or the scripts ``src/*.py``.
+Lower rooms come first: each imports only from lines above its own. An arrow that runs upwards is one of a circle. Lines
+are those of Python, empty ones included.
 """
 
 import argparse

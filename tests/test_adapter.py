@@ -8,10 +8,10 @@ from conftest import POCKET, adapt, combine, make_rollouts, score_gradients, squ
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from oblr.checks import find_checkpoint, trained
+from oblr.batch.packing import pack
+from oblr.commands.checks import find_checkpoint, trained
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.loading import load_config, load_model, load_tokenizer
 from oblr.policy.model import TokenScorer

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import MistralConfig, MistralForCausalLM
 
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy import attention
 from oblr.policy.attention import SDPA, VARLEN, choose_attention, varlen_attention
 from oblr.policy.model import TokenScorer

@@ -20,6 +20,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from callbacks.evaluation import HeldOutEvaluation
+from oblr.batch.types import Sampling
 from oblr.errors import SettingError
 from oblr.gradnorm.tape import Reduction
 from oblr.metrics.accuracy import ProblemAccuracy
@@ -29,7 +30,6 @@ from oblr.run import ranks
 from oblr.run.checkpoint import load, save
 from oblr.run.ranks import Ranks
 from oblr.run.strategies import DDP, FSDP
-from oblr.types import Sampling
 
 CUDA = torch.device("cuda:0")
 

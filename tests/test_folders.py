@@ -16,8 +16,8 @@ from test_eval import run as evaluate
 from tiny_models import tiny
 from transformers import AutoModelForCausalLM
 
-from oblr.checks import check_model, check_policy
 from oblr.commands import serve
+from oblr.commands.checks import check_model, check_policy
 from oblr.data.ends import end_tokens
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import ExportError, SettingError

@@ -6,7 +6,7 @@ import pytest
 from conftest import ROOT
 from rooms import SCRIPTS, arrows, imported, room, sources, table
 
-BASE = {"errors", "kinds", "problem", "types", "packing", "segments", "kernels"}
+BASE = {"errors", "kinds", "problem", "batch", "kernels"}
 LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
 #: room → rooms that it may import from
 ALLOWED = {
@@ -14,13 +14,11 @@ ALLOWED = {
     "kinds": {"errors"},
     "problem": set(),
     "kernels": set(),
-    "types": {"problem"},
-    "segments": {"kernels"},
-    "packing": {"types", "kernels", "segments"},
+    "batch": {"problem", "kernels"},
     **dict.fromkeys(LEAVES, BASE),
     "metrics": set(),
     "run": {"errors", "kinds", "metrics"},
-    "record": {"run", "metrics", "types"},
+    "record": {"run", "metrics", "batch"},
     "answers": set(),
     "rewards": BASE | {"run", "answers"},
     "data": BASE | {"run"},
@@ -28,13 +26,10 @@ ALLOWED = {
     "rollout": BASE | {"run", "data", "rewards", "policy"},
     "evaluation": BASE | {"run", "data", "rewards", "metrics"},
     "plan": BASE | {"run", "gradnorm", "baselines", "losses", "schedules", "policy", "rollout"},
-    "checks": BASE | {"run", "baselines", "losses", "schedules", "policy"},
     "callbacks": BASE | LEAVES | {"run", "record", "policy", "rollout", "evaluation"},
     "settings": {"errors", "kinds"},
     "report": BASE | {"run", "record", "metrics", "evaluation"},
-    "commands": BASE
-    | LEAVES
-    | {"run", "policy", "rollout", "evaluation", "plan", "checks", "record", "settings", "report"},
+    "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "record", "settings", "report"},
     SCRIPTS: {"commands"},
 }
 #: package → the only places that may import it

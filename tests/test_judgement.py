@@ -17,6 +17,7 @@ from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.value import ValueBaseline
+from oblr.batch.types import Moments
 from oblr.errors import RefusedError
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.policy.judgement import Fault, first_fault
@@ -24,7 +25,6 @@ from oblr.record.curves import read_curves
 from oblr.run.checkpoint import load
 from oblr.run.manifest import by_age
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import Moments
 
 
 class Batches(OneBatch):

@@ -3,8 +3,8 @@ import torch
 from conftest import make_rollouts, tiny_model
 from safetensors.torch import load_file
 
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
-from oblr.packing import pack
 from oblr.policy.loading import load_config, stored_weights, weights_digest
 from oblr.policy.model import TokenScorer
 

@@ -28,12 +28,12 @@ from oblr.baselines.none import NoBaseline
 from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
+from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepReport
 from oblr.record.curves import read_curves
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.decay import CosineSchedule
 from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
 REWARDS = [1, 0, 0, 1, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the second group is dead

@@ -5,9 +5,9 @@ import pytest
 import torch
 from conftest import make_rollouts, tiny_model
 
-from oblr.packing import pack, plan
+from oblr.batch.packing import pack, plan
+from oblr.batch.segments import Segments, cut
 from oblr.policy.model import TokenScorer
-from oblr.segments import Segments, cut
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 

@@ -10,7 +10,7 @@ from test_conf import composed
 from test_plan import policy
 from test_policy import make_batch, take_steps
 
-from oblr.checks import check_machine
+from oblr.commands.checks import check_machine
 from oblr.commands.plan import draft, overrides_of
 from oblr.errors import SettingError
 from oblr.gradnorm import passes as room
@@ -183,7 +183,7 @@ def test_a_card_is_what_it_reports(monkeypatch, named, reported, fits):
     properties = SimpleNamespace(total_memory=int(reported * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr("oblr.checks.check_installed", lambda *_, **__: None)  # of a machine with a GPU
+    monkeypatch.setattr("oblr.commands.checks.check_installed", lambda *_, **__: None)  # of a machine with a GPU
     if fits:
         check_machine(1, named, {}, vllm=False)
     else:

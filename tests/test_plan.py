@@ -19,11 +19,11 @@ from transformers import Qwen3Config
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.batch.packing import pack
 from oblr.commands.plan import make
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.plan import update
 from oblr.plan.dry_run import Bytes, DryRun, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts

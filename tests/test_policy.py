@@ -16,19 +16,19 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import RolloutBatch
 from oblr.errors import StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.policy import step
 from oblr.policy.model import TokenScorer
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import Ranks
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import RolloutBatch
 
 GROUP_SIZE = 4
 REWARDS = [1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the third group is dead

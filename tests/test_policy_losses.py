@@ -16,6 +16,7 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.otb import OTBBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
+from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
@@ -29,7 +30,6 @@ from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
 from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
-from oblr.types import ResponseTokens
 
 G = GROUP_SIZE
 DRIFT, BOUND = 0.3, 5.0

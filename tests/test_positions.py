@@ -9,8 +9,8 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from models import compare, sequences
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
-from oblr.packing import pack
 from oblr.policy.model import TokenScorer
 from oblr.policy.positions import check_lengths
 from oblr.policy.selfcheck import check

@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from torch import nn
 
-from oblr.checks import check_followed, find_checkpoint, trained
+from oblr.commands.checks import check_followed, find_checkpoint, trained
 from oblr.commands.compose import composer, job_config
 from oblr.commands.resume import locates, resumed, resuming, where_it_was
 from oblr.commands.train import make_policy

@@ -12,6 +12,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from oblr.batch.segments import Segments
 from oblr.gradnorm.contractions import grouped_gradient
 from oblr.kernels import as_on_gpu, on_gpu
 from oblr.plan import update
@@ -21,7 +22,6 @@ from oblr.plan.places import DEVICE
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Op, Sync, Work
-from oblr.segments import Segments
 
 
 def fake(run, *shape, dtype=torch.bfloat16, **options):

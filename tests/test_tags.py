@@ -34,6 +34,7 @@ from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepReport
 from oblr.gradnorm.measure import GradNorms
 from oblr.metrics.accuracy import wilson
 from oblr.metrics.aggregate import Interval
@@ -43,7 +44,6 @@ from oblr.record.logger import RunRecord
 from oblr.record.tags import meaning
 from oblr.run.timing import Stopwatch
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
 LENGTHS = [2, 4, 1, 3, 5, 5]
@@ -278,7 +278,7 @@ class HeldOut:
     engine = SimpleNamespace(sleep=lambda: None)
 
     def __init__(self):
-        from oblr.types import Sampling
+        from oblr.batch.types import Sampling
 
         self.sampling, self.asked = Sampling(8, 0.7, 16, (0,)), []
 

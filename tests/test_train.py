@@ -132,11 +132,12 @@ def test_the_run_folder_says_what_the_run_was(demo):
 
 
 def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
-    from oblr.packing import pack
+    from oblr.batch.packing import pack
+    from oblr.batch.types import Rollout, Sampling
     from oblr.policy.loading import load_model, load_tokenizer
     from oblr.policy.model import TokenScorer
+    from oblr.problem import Problem
     from oblr.rollout.vllm import VLLMEngine
-    from oblr.types import Problem, Rollout, Sampling
 
     path = str(demo[0] / "policy")
     tokenizer, engine = load_tokenizer(path), VLLMEngine(path, "float32", 128)

@@ -16,6 +16,7 @@ import pytest
 from lending import lent
 from tampering import SPOILS
 
+from oblr.batch.types import Sampling
 from oblr.errors import EngineDiedError, GarbledError, SettingError
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.model import TokenScorer
@@ -23,7 +24,6 @@ from oblr.rollout import proof
 from oblr.rollout.client import Client, Refused
 from oblr.rollout.replies import ask
 from oblr.rollout.server import ServerEngine
-from oblr.types import Sampling
 
 ROOT = Path(__file__).resolve().parents[2]
 POCKET = ROOT / "models" / "pocket"

@@ -8,7 +8,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from oblr.baselines.base import Groups
-from oblr.types import ResponseTokens
+from oblr.batch.types import ResponseTokens
 
 N, G, D = 6, 8, 3
 

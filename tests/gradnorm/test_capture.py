@@ -3,10 +3,10 @@ import torch
 from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
 from torch import nn
 
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
 from oblr.gradnorm import head
 from oblr.gradnorm.capture import capture
-from oblr.packing import pack
 from oblr.policy.model import TokenScorer
 
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from conftest import FAMILIES, combine, make_rollouts, score_gradients, square_norm, tiny_model
 
+from oblr.batch.packing import pack
+from oblr.batch.segments import Segments, cut
 from oblr.gradnorm import contractions, head
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms
@@ -18,11 +20,9 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import rounded_once
 from oblr.gradnorm.uses import LinearUse, Weighting
 from oblr.kernels import as_on_gpu
-from oblr.packing import pack
 from oblr.policy import fused
 from oblr.policy.fused import fuse_torch
 from oblr.policy.model import TokenScorer
-from oblr.segments import Segments, cut
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3, 0.7, 1.1, -0.2])

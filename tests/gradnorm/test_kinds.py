@@ -9,10 +9,10 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm, Gemma3Text
 from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 from transformers.pytorch_utils import Conv1D
 
+from oblr.batch.packing import pack
 from oblr.gradnorm import kinds
 from oblr.gradnorm.axes import token_axis
 from oblr.gradnorm.capture import capture
-from oblr.packing import pack
 from oblr.policy.model import TokenScorer
 
 LENGTHS, TEMPERATURE = (1, 5, 17, 3, 40, 8, 2, 1), 0.7

@@ -8,11 +8,11 @@ from conftest import FAMILIES, VOCAB, adapt, combine, make_rollouts, score_gradi
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from oblr.batch.packing import pack
+from oblr.batch.segments import cut
 from oblr.gradnorm import head
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.model import TokenScorer
-from oblr.segments import cut
 
 
 @st.composite

@@ -9,13 +9,14 @@ from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_
 from torch import nn
 
 from oblr.baselines.leave_one_out import leave_one_out_means
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.errors import SettingError
 from oblr.gradnorm import head, measure
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.loading import checkpoint_blocks
 from oblr.policy.model import TokenScorer
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 
 @pytest.fixture(params=["whole", "sliced"], autouse=True)

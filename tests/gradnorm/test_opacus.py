@@ -5,8 +5,8 @@ import torch
 from conftest import make_rollouts, tiny_model
 from ghost_clipping import GhostClipping
 
+from oblr.batch.packing import pack
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.model import TokenScorer
 
 COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1])

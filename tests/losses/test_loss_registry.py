@@ -11,10 +11,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.losses.base import Normalise
 from oblr.losses.policy_gradient import Ratio
-from oblr.types import ResponseTokens
 
 N, G = 5, 4
 

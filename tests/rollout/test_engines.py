@@ -8,11 +8,13 @@ import pytest
 import torch
 from conftest import POCKET, ROOT, adapt, wide
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, Sampling
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import StaleEngineError
-from oblr.packing import pack
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.model import TokenScorer
+from oblr.problem import Completion, Problem
 from oblr.record.curves import read_curves
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.math import MathReward
@@ -22,7 +24,6 @@ from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Problem, Rollout, Sampling
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 

@@ -7,11 +7,11 @@ import pytest
 from conftest import POCKET
 from transformers import AutoTokenizer
 
+from oblr.batch.types import Sampling
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Sampling
 
 
 @pytest.mark.parametrize("kind", ["hf", "vllm"])

@@ -14,13 +14,14 @@ from vllm import SamplingParams
 from vllm.v1.sample import sampler
 
 from callbacks.evaluation import HeldOutEvaluation
+from oblr.batch.types import Sampling
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
+from oblr.problem import Completion
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Sampling
 
 PROMPTS, GROUP = 6, 3
 

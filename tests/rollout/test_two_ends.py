@@ -8,15 +8,15 @@ from conftest import POCKET, run_script
 from kept_responses import read_rollouts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, Sampling
 from oblr.data.ends import end_tokens
 from oblr.data.procedural import ReasoningGymProblems
-from oblr.packing import pack
 from oblr.policy.loading import load_model
 from oblr.policy.model import TokenScorer
 from oblr.record.curves import read_curves
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Rollout, Sampling
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>\n{% endif %}{% endfor %}"
 

@@ -18,7 +18,7 @@ from oblr.baselines.remax import ReMaxBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
 from oblr.baselines.value import ValueBaseline
-from oblr.types import ResponseTokens
+from oblr.batch.types import ResponseTokens
 
 
 def with_history(baseline):

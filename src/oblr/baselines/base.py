@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from oblr.types import ResponseTokens, StepReport
+from oblr.batch.types import ResponseTokens, StepReport
 
 #: An advantage that is rounding.
 NOTHING = 1e-6

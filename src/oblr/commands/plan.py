@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from transformers import PretrainedConfig
 
-from oblr.checks import (
+from oblr.commands.checks import (
     check_batch,
     check_engine,
     check_policy,

@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.checks import check_folder
+from oblr.commands.checks import check_folder
 from oblr.commands.foreign import check_foreign
 from oblr.commands.resume import told
 from oblr.commands.written import as_yaml, written
@@ -19,7 +19,7 @@ from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, digest, finished, saved, write_table
 from oblr.evaluation.rescoring import rejudge
-from oblr.problem import UnsavedTokens
+from oblr.problem import Problem, UnsavedTokens
 from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.report.page import place
 from oblr.run.lock import sole_user
@@ -28,7 +28,6 @@ from oblr.run.progress import shown
 from oblr.run.provenance import in_order, revision, write_record
 from oblr.run.stopping import at_once, contents, owns
 from oblr.run.terminal import busy, quiet_terminal, say
-from oblr.types import Problem
 
 
 def rescore(cfg: DictConfig) -> None:

@@ -18,7 +18,8 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
-from oblr.checks import (
+from oblr.commands.changed import changed, changes_table, own_settings
+from oblr.commands.checks import (
     check_batch,
     check_engine,
     check_folder,
@@ -33,7 +34,6 @@ from oblr.checks import (
     runs_vllm,
     trained,
 )
-from oblr.commands.changed import changed, changes_table, own_settings
 from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS, processes
 from oblr.commands.plan import beside, show_plan
 from oblr.commands.resume import told as overrides_told

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from oblr.batch.segments import Segments
 from oblr.errors import SettingError
 from oblr.gradnorm import kinds
 from oblr.gradnorm.axes import token_rows
@@ -21,7 +22,6 @@ from oblr.gradnorm.precision import autocast, rounded
 from oblr.gradnorm.tape import Mode, Tape
 from oblr.gradnorm.uses import EmbeddingUse, LinearUse, SumUse
 from oblr.kernels import on_gpu
-from oblr.segments import Segments
 
 
 def _cast(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from oblr.batch.segments import Segments, cut
 from oblr.kernels import on_gpu, upload
-from oblr.segments import Segments, cut
 
 T = TypeVar("T")
 #: Most rows of a Gram matrix that are not halved; of the symmetric matrix half is needed. On a GPU smaller blocks are

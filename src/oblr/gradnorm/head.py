@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
+from oblr.batch.segments import Segments
+from oblr.batch.types import TokenScores
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
 from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Use, Weighting
 from oblr.kernels import on_gpu
-from oblr.segments import Segments
-from oblr.types import TokenScores
 
 #: Most logits held at once, float32.
 SLICE = 2**26

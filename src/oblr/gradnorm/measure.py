@@ -10,14 +10,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.segments import Segments
+from oblr.batch.types import ResponseTokens, TokenScores
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.gradnorm.tape import GradientSum
 from oblr.kinds import Count, Seed, checked
-from oblr.packing import PackedBatch
-from oblr.segments import Segments
-from oblr.types import ResponseTokens, TokenScores
 
 Tier = Literal["exact", "sketch", "logit", "length", "uniform"]
 Passes = Literal["auto", "one", "two"]

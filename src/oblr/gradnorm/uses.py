@@ -12,10 +12,10 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from oblr.batch.segments import Segments, distinct_tokens
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms, same
 from oblr.kernels import on_gpu
-from oblr.segments import Segments, distinct_tokens
 
 #: How much less room the gradients of long segments must take on a GPU than what they are made of, if they are to be
 #: kept: to weight and add them up, it reads them once more.

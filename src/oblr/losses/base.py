@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oblr.types import ResponseTokens
+from oblr.batch.types import ResponseTokens
 
 Normalise = Literal["none", "response", "group"]
 

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import NonNegative, Positive, checked
 from oblr.losses.base import Loss, Normalise
 from oblr.losses.clip import clipped
-from oblr.types import ResponseTokens
 
 
 @checked("loss")

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import NonNegative, checked
 from oblr.losses.base import Loss, Normalise
-from oblr.types import ResponseTokens
 
 
 @checked("loss")

@@ -8,8 +8,8 @@ from statistics import median
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from oblr.batch.packing import pack
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.plan.dry_run import DryRun
 from oblr.plan.places import DEVICE, HOST
 from oblr.plan.roofline import Speed, predict

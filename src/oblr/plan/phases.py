@@ -7,11 +7,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from oblr.batch.types import LogprobGap, Rollout, RolloutBatch
 from oblr.gradnorm.tape import Tape
 from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.work import Work
 from oblr.policy.step import PolicyModule
-from oblr.types import LogprobGap, Rollout, RolloutBatch
 
 #: In the order of tables. ``norms``: squared norms of weight gradients, and those gradients where they come with them.
 PHASES = ("forward", "backward", "recomputation", "norms", "weight gradients", "optimizer", "rest")

@@ -15,9 +15,11 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from oblr.batch.packing import pack, plan
+from oblr.batch.segments import cut
+from oblr.batch.types import Rollout
 from oblr.gradnorm.head import SLICE
 from oblr.kernels import as_on_gpu
-from oblr.packing import pack, plan
 from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
 from oblr.plan.liger import stand_in_for_liger
 from oblr.plan.phases import Alone, micro_batches, phases
@@ -29,8 +31,7 @@ from oblr.policy.loading import checkpoint_blocks
 from oblr.policy.model import TokenScorer
 from oblr.policy.reference import Reference
 from oblr.policy.step import PolicyModule
-from oblr.segments import cut
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 #: Blocks at the start and at the end of a model that may differ from those between: the backward pass begins at the
 #: end, and FSDP2 works ahead by two.

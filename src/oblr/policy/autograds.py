@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from oblr.batch.types import Rollout
 from oblr.errors import RunError, SettingError
 from oblr.gradnorm.precision import no_autocast
 from oblr.policy.model import TokenScorer, copies
 from oblr.run.ranks import of_run
-from oblr.types import Rollout
 
 #: ``c_i``: the last one's is 1, and one response does not count.
 COEFFICIENTS = (0.8, 0.0, -0.5, 1.0)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oblr.batch.packing import PackedBatch
 from oblr.gradnorm.capture import capture
-from oblr.packing import PackedBatch
 from oblr.policy.model import TokenScorer
 from oblr.run.ranks import of_run
 

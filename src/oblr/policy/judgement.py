@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
+from oblr.batch.types import StepReport
 from oblr.errors import RefusedError
 from oblr.run.ranks import of_run
-from oblr.types import StepReport
 
 log = logging.getLogger(__name__)
 #: So many refused steps in a row end a run.

@@ -23,10 +23,11 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.types import TokenScores
 from oblr.errors import ExportError, SettingError
 from oblr.gradnorm.head import head_scores, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
-from oblr.packing import PackedBatch
 from oblr.policy.adapter import LoRA, adapters, factors, frozen, merged, save
 from oblr.policy.attention import SDPA, VARLEN, boundaries
 from oblr.policy.export import write, write_weights
@@ -37,7 +38,6 @@ from oblr.policy.logits import head_path
 from oblr.policy.positions import longest_row
 from oblr.run.disk import put
 from oblr.run.ranks import of_run
-from oblr.types import TokenScores
 
 
 def whole(p: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from oblr.batch.packing import PackedBatch, lay_out, pack
+from oblr.batch.types import Rollout, TokenScores
 from oblr.errors import SettingError
-from oblr.packing import PackedBatch, lay_out, pack
-from oblr.types import Rollout, TokenScores
 
 #: What a window is while probes run: several times shorter than they are.
 WINDOW = 9
@@ -123,7 +123,7 @@ def beside(scorer: Scorer, rollouts: Sequence[Rollout], truth: Tensor, longest: 
 
     Args:
         truth: log-probabilities of the rollouts one at a time, in their order, float64.
-        row: see :func:`~oblr.packing.pack`.
+        row: see :func:`~oblr.batch.packing.pack`.
     """
     packed = pack(rollouts, row)
     moved = packed.segments.host.view(packed.position_ids.shape) == 0

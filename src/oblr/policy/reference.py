@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.types import ResponseTokens
 from oblr.losses.kl import KLPenalty
-from oblr.packing import PackedBatch
 from oblr.policy.model import TokenScorer
-from oblr.types import ResponseTokens
 
 
 class Reference:

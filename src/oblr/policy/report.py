@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oblr.batch.types import COLUMNS, RolloutBatch, StepReport
 from oblr.run.ranks import of_run
-from oblr.types import COLUMNS, RolloutBatch, StepReport
 
 
 class Found(dict[str, Tensor]):

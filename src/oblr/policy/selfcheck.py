@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from oblr.batch.packing import PackedBatch, pack
 from oblr.errors import SettingError
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
-from oblr.packing import PackedBatch, pack
 from oblr.policy import blame
 from oblr.policy.autograds import (
     COEFFICIENTS,

@@ -14,6 +14,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from oblr.baselines.base import Baseline, Groups, all_groups
+from oblr.batch.packing import PackedBatch, pack, plan
+from oblr.batch.segments import cut
+from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepReport
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.gradnorm.precision import rounded_once
@@ -21,7 +24,6 @@ from oblr.kernels import upload
 from oblr.kinds import Count, Few, Positive, Precision, Temperature, checked
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
-from oblr.packing import PackedBatch, pack, plan
 from oblr.policy.adapter import LoRA
 from oblr.policy.attention import choose_attention
 from oblr.policy.fused import fuse
@@ -37,8 +39,6 @@ from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
 from oblr.schedules.base import Schedule
-from oblr.segments import cut
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
 #: For baselines that use no weights.
@@ -292,7 +292,7 @@ class PolicyModule(LogsOnce):
             self.baseline.learn(everything.of(known), of_run().reduce)
 
     def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, list[PackedBatch]]]:
-        """The live groups as :func:`oblr.packing.plan` has them: their indices and their packed sequences."""
+        """The live groups as :func:`oblr.batch.packing.plan` has them: their indices and their packed sequences."""
 
         def agree(counts: list[int]) -> list[int]:
             return of_run().reduce(torch.tensor(counts), "max").tolist()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from oblr.types import COLUMNS, Column
+from oblr.batch.types import COLUMNS, Column
 
 #: Numbers of a row that follow from those of the step's report, by their names there.
 DERIVED = {

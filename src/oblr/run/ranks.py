@@ -7,8 +7,8 @@ device that the strategy computes on, wherever they lie; objects by the CPU's si
 the policy's own parameters where they are sharded: FSDP2, DTensor and :mod:`torch.distributed.checkpoint`.
 
 **The plan of a step.** A collective that one rank skips hangs all others, so how many there are depends on what all
-ranks know alike. P: the policy's parameters. M: parts of micro-batches, which :func:`oblr.packing.plan` makes the same
-number of on each rank. In this order, again for each update of a batch; "sharded" under FSDP only:
+ranks know alike. P: the policy's parameters. M: parts of micro-batches, which :func:`oblr.batch.packing.plan` makes the
+same number of on each rank. In this order, again for each update of a batch; "sharded" under FSDP only:
 
 | when | what | how often |
 |---|---|---|

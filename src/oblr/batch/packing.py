@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from oblr.batch.segments import Segments, cut
+from oblr.batch.types import Rollout
 from oblr.kernels import upload
-from oblr.segments import Segments, cut
-from oblr.types import Rollout
 
 #: Largest share of padding in a packed batch.
 PADDING = 0.02

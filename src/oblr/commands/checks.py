@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
 from oblr.baselines.base import Baseline, ever_moves
+from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.losses.base import Loss
 from oblr.policy.adapter import LoRA
@@ -23,7 +24,6 @@ from oblr.run.host import check_installed
 from oblr.run.manifest import read_manifest
 from oblr.run.resumed import Difference, at, choose_checkpoint, differences, shown, unlike
 from oblr.schedules.base import Schedule
-from oblr.types import ResponseTokens
 
 #: Standard deviation of ``log π − log μ`` of a token where both are the same weights in bfloat16, nats; of
 #: SmolLM2-135M by studies/ratios.py.
