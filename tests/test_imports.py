@@ -64,6 +64,11 @@ def test_a_circle_is_found(tmp_path):
     assert table(tmp_path).endswith(tuple(f"3 rooms, 3 arrows; these run in a circle: {circle}" for circle in circles))
 
 
+def test_nothing_takes_kernels_by_name():
+    """A plan answers in the module's place."""
+    assert {path.name for path in sources(ROOT) for name in imported(path) if name.startswith("oblr.kernels.")} == set()
+
+
 @pytest.mark.parametrize("package", ONLY_IN)
 def test_heavy_packages_stay_in_their_rooms(package):
     def place(path: Path) -> str:

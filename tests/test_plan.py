@@ -209,7 +209,7 @@ def test_what_is_written_into_has_the_shape_that_it_would_have():
         assert len(asked) == 1
         for other in others:
             assert torch.mm(a, b, out=other).shape == right.shape
-    assert run.work.total("flops") == 5 * 2 * 3 * 4 * 5
+    assert run.device.work.total("flops") == 5 * 2 * 3 * 4 * 5
 
 
 @pytest.mark.parametrize("passes", ["one", "two"])

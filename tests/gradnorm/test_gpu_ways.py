@@ -19,7 +19,7 @@ from oblr.gradnorm.contractions import ExactNorms
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import rounded_once
 from oblr.gradnorm.uses import LinearUse, Weighting
-from oblr.kernels import as_on_gpu
+from oblr.plan.placement import as_on_gpu
 from oblr.policy import fused
 from oblr.policy.fused import fuse_torch
 from oblr.policy.model import TokenScorer

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
+from oblr import kernels
 from oblr.batch.segments import Segments
 from oblr.batch.types import TokenScores
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
 from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Use, Weighting
-from oblr.kernels import on_gpu
 
 #: Most logits held at once, float32.
 SLICE = 2**26
@@ -68,7 +68,7 @@ class HeadUse(Use):
         return torch.stack([use.square_norms(linear_norms) for _, use in self.slices()]).sum(0)
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
-        if not on_gpu(self.a):
+        if not kernels.on_gpu(self.a):
             return replace(self, input_gradient=None), self.square_norms(linear_norms)
         # What all layers' output gradients take is several times as much.
         kept = [use for _, use in self.slices()]

@@ -64,7 +64,7 @@ class GradNorms:
 
     def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: Count = 24, seed: Seed = 0):
         self.tier, self.passes, self.probes, self.seed = tier, passes, probes, seed
-        self.gram_rows: int | None = None  # the device's; a plan of bytes sets more, which is fewer operations
+        self.gram_rows: int | None = None  # of a Gram matrix that are made at a time; None: as many as suit the device
 
     @property
     def words(self) -> str:

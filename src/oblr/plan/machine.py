@@ -11,7 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from oblr.batch.packing import pack
 from oblr.gradnorm.measure import GradNorms
 from oblr.plan.dry_run import DryRun
-from oblr.plan.places import DEVICE, HOST
+from oblr.plan.placement import DEVICE, HOST
 from oblr.plan.roofline import Speed, predict
 from oblr.plan.update import Batch, fake_model
 from oblr.plan.work import Work
@@ -70,7 +70,7 @@ def _update(config: Qwen3Config, batch: Batch, times: int) -> tuple[Work, float]
         update(counted, DEVICE)
     with torch.random.fork_rng():
         real = TokenScorer(Qwen3ForCausalLM(config).train(), 1.0)
-    return run.work, _seconds(lambda: update(real, HOST), times, rest)
+    return run.device.work, _seconds(lambda: update(real, HOST), times, rest)
 
 
 def rest() -> None:

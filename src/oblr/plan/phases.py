@@ -43,7 +43,7 @@ def phases(run: DryRun, lm: nn.Module, scorer: nn.Module, optimizer: torch.optim
 
     def enter(phase: Callable[[], str]) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            stack.append(run.doing(phase()))
+            stack.append(run.device.doing(phase()))
             stack[-1].__enter__()
 
         return hook
@@ -53,13 +53,13 @@ def phases(run: DryRun, lm: nn.Module, scorer: nn.Module, optimizer: torch.optim
 
     def watched(take: Callable[..., Any], phase: Callable[[Tape], str]) -> Callable[..., Any]:
         def call(tape: Tape, *args: Any, **kwargs: Any) -> Any:
-            with run.doing(phase(tape)):
+            with run.device.doing(phase(tape)):
                 return take(tape, *args, **kwargs)
 
         return call
 
     blocks = cast(nn.ModuleList, cast(Any, lm).base_model.layers)
-    again = enter(lambda: "recomputation" if run.phase in ("backward", "recomputation") else run.phase)
+    again = enter(lambda: "recomputation" if run.device.phase in ("backward", "recomputation") else run.device.phase)
     with ExitStack() as hooks:
         for module, before in [(scorer, enter(lambda: "forward")), *((block, again) for block in blocks)]:
             hooks.callback(module.register_forward_pre_hook(before).remove)
@@ -87,15 +87,15 @@ def micro_batches(
         what the last micro-batch computes and receives, its packing included, and what the update computes besides:
         autocast rounds weights in the first one, for all.
     """
-    passed = [(run.work.copy(), run.moved.copy())]
+    passed = [(run.device.work.copy(), run.moved.copy())]
     own = policy.micro_batches
 
     def watched(*args: Any) -> Iterator[Any]:
         for micro_batch in own(*args):
             yield micro_batch
-            passed.append((run.work.copy(), run.moved.copy()))
+            passed.append((run.device.work.copy(), run.moved.copy()))
 
-    before, batch = run.work.copy(), RolloutBatch(rollouts * times, group_size, 0)
+    before, batch = run.device.work.copy(), RolloutBatch(rollouts * times, group_size, 0)
     policy.__dict__["micro_batches"] = watched
     policy.refusals.judge = lambda report, step: False  # type: ignore[method-assign]  # its numbers mean nothing
     try:
@@ -106,4 +106,4 @@ def micro_batches(
         raise AssertionError(f"{len(passed) - 1} micro-batches instead of {times}")
     (earlier, moved_earlier), (later, moved_later) = passed[-2:]
     work = later - earlier
-    return work, moved_later - moved_earlier, run.work - before - work * times
+    return work, moved_later - moved_earlier, run.device.work - before - work * times

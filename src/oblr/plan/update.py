@@ -19,11 +19,10 @@ from oblr.batch.packing import pack, plan
 from oblr.batch.segments import cut
 from oblr.batch.types import Rollout
 from oblr.gradnorm.head import SLICE
-from oblr.kernels import as_on_gpu
-from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
+from oblr.plan.dry_run import Bytes, DryRun, Visit, fake_world, shapes_in_transit
 from oblr.plan.liger import stand_in_for_liger
 from oblr.plan.phases import Alone, micro_batches, phases
-from oblr.plan.places import DEVICE
+from oblr.plan.placement import DEVICE, as_on_gpu
 from oblr.plan.work import Work
 from oblr.policy.attention import SDPA, choose_attention
 from oblr.policy.fused import fuse_torch
@@ -134,9 +133,9 @@ class Update:
 
 @dataclass(frozen=True)
 class _Run:
-    update: dict[Place, Bytes]
+    update: dict[Visit, Bytes]
     resident: Bytes
-    sync: dict[Place, Bytes]
+    sync: dict[Visit, Bytes]
     moved: Bytes
     moved_by_sync: Bytes
     work: Work
@@ -178,9 +177,9 @@ def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, ba
     def all_layers(a: Work, b: Work) -> Work:
         return a + (b - a) * groups
 
-    def furthest(a: dict[Place, Bytes], b: dict[Place, Bytes]) -> Bytes:
-        near, far = _places(a, few, edges), _places(b, few + alike, edges)
-        return _peak({place: further(near[place], far[place]) for place in near.keys() & far.keys()})
+    def furthest(a: dict[Visit, Bytes], b: dict[Visit, Bytes]) -> Bytes:
+        near, far = _visits(a, few, edges), _visits(b, few + alike, edges)
+        return _peak({visit: further(near[visit], far[visit]) for visit in near.keys() & far.keys()})
 
     return Update(
         furthest(less.update, more.update),
@@ -205,7 +204,7 @@ def _shortened(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     return config
 
 
-def _places(peaks: dict[Place, Bytes], layers: int, edges: tuple[int, int]) -> dict[Any, Bytes]:
+def _visits(peaks: dict[Visit, Bytes], layers: int, edges: tuple[int, int]) -> dict[Any, Bytes]:
     """Blocks by their distance from the nearer end."""
     placed = {}
     for (name, visit), live in peaks.items():

@@ -13,6 +13,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from oblr import kernels
 from oblr.baselines.base import Baseline, Groups, all_groups
 from oblr.batch.packing import PackedBatch, pack, plan
 from oblr.batch.segments import cut
@@ -20,7 +21,6 @@ from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepReport
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.gradnorm.precision import rounded_once
-from oblr.kernels import upload
 from oblr.kinds import Count, Few, Positive, Precision, Temperature, checked
 from oblr.losses.base import Loss
 from oblr.losses.kl import KLPenalty
@@ -212,7 +212,7 @@ class PolicyModule(LogsOnce):
                     entropies=tokens.sums(scores.entropy),
                 )
                 own = step.of(groups, tokens)
-                advantage = upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
+                advantage = kernels.upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
                 coefficients = self.loss.coefficients(tokens, advantage, self.per_token)  # ρ_i (R_i − b_i) / G
                 if self.reference is not None and self.penalises_tokens:
                     coefficients -= self.reference.token_coefficients(parts, tokens) / group_size
