@@ -20,7 +20,7 @@ from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
-from oblr.losses.base import Loss
+from oblr.losses.base import Surrogate
 from oblr.losses.capo import CAPOLoss
 from oblr.losses.cispo import CISPOLoss
 from oblr.losses.gepo import GEPOLoss
@@ -143,7 +143,7 @@ class Case:
     is the objective without what is clipped by the sign of the advantage, where that differs.
     """
 
-    loss: Callable[[], Loss]
+    loss: Callable[[], Surrogate]
     objective: Callable[[Response, Tensor, list[Response]], Tensor]
     scale: Callable[[Response, list[Response]], float] = one
     unclipped: Callable[[Response, Tensor, list[Response]], Tensor] | None = None

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedToken
 from oblr.baselines.base import Baseline, ever_moves
 from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
-from oblr.losses.base import Loss
+from oblr.losses.base import Surrogate
 from oblr.policy.adapter import LoRA
 from oblr.policy.export import try_export
 from oblr.policy.fit import check_vocabulary, check_weights, without_numbers
@@ -299,7 +299,7 @@ def check_batch(
         )
 
 
-def check_loss(loss: Loss, dtypes: Collection[str], max_new_tokens: int) -> None:
+def check_loss(loss: Surrogate, dtypes: Collection[str], max_new_tokens: int) -> None:
     """Whether the loss's factors are more than rounding in these precisions of trainer, policy and engine.
 
     Engine and policy of the same weights differ by :data:`ROUNDING` a token in bfloat16. That is in every ratio before
@@ -315,7 +315,7 @@ def check_loss(loss: Loss, dtypes: Collection[str], max_new_tokens: int) -> None
     )
 
 
-def rounding(loss: Loss, length: int, groups: int = 64, group_size: int = 8) -> float:
+def rounding(loss: Surrogate, length: int, groups: int = 64, group_size: int = 8) -> float:
     """``Σ (f − f₁)²/Σ f₁²`` of on-policy responses: ``f`` with :data:`ROUNDING` in every token's ratio, ``f₁`` without.
 
     The advantages are 1 and −1 in turn, and all responses equally likely.

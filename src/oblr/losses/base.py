@@ -1,4 +1,4 @@
-"""What a loss is: its gradient, said by the factor that each response token's score is given."""
+"""What a loss is: a surrogate objective, said by the factor that it gives each response token's ∇ log π."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -11,8 +11,8 @@ from oblr.batch.types import ResponseTokens
 Normalise = Literal["none", "response", "group"]
 
 
-class Loss(ABC):
-    """A loss whose gradient is ``g_q = (1/G) Σ_i A_i z_i Σ_t f_it ∇θ log π(o_it|q, o_i,<t)``.
+class Surrogate(ABC):
+    """An objective whose gradient is ``g_q = (1/G) Σ_i A_i z_i Σ_t f_it ∇θ log π(o_it|q, o_i,<t)``.
 
     The factors ``f`` are constants of the gradient (importance ratios, clipped or masked), the ``z`` normalise lengths.
     On-policy ``f = 1``: losses differ in what they make of stale rollouts. Only ``gepo``, which weighs the likelier

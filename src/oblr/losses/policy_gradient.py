@@ -9,14 +9,14 @@ from torch import Tensor
 from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.kinds import LARGEST, checked
-from oblr.losses.base import Loss, Normalise
+from oblr.losses.base import Normalise, Surrogate
 
 Ratio = Literal["sequence", "token", "none"]
 Cap = Annotated[float, Ge(1), Le(LARGEST)]
 
 
 @checked("loss")
-class PolicyGradientLoss(Loss):
+class PolicyGradientLoss(Surrogate):
     """``f_it = ρ``, the importance ratio that ``ratio`` names, or ``min(ρ, C)``.
 
     ``sequence``: ``ρ_i = π(o_i|q)/μ(o_i|q)``, the paper's. Unbiased, and of a variance that grows exponentially with

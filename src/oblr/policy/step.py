@@ -22,7 +22,7 @@ from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.gradnorm.precision import rounded_once
 from oblr.kinds import Count, Few, Positive, Precision, Temperature, checked
-from oblr.losses.base import Loss
+from oblr.losses.base import Surrogate
 from oblr.losses.kl import KLPenalty
 from oblr.policy.adapter import LoRA
 from oblr.policy.attention import choose_attention
@@ -82,7 +82,7 @@ class PolicyModule(LogsOnce):
         dtype: Precision,
         gradnorm: GradNorms,
         baseline: Baseline,
-        loss: Loss,
+        loss: Surrogate,
         schedule: Schedule,
         optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
         temperature: Temperature,
