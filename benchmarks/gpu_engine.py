@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figures import ROOT, Figure
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds, used_memory
-from report import ROOT, Figure
 from transformers import AutoConfig, PreTrainedModel
 
 from oblr.batch.packing import pack

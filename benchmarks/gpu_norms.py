@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from figures import Figure, at_most
 from gpu_device import DEVICE, GPU, autocast, random_model, random_rollouts
-from report import Figure, at_most
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import hydra
 import torch
+from figures import Figure, at_most
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds
 from hydra.types import RunMode
-from report import Figure, at_most
 
 from oblr.batch.types import LogprobGap, RolloutBatch
 from oblr.commands.compose import composer

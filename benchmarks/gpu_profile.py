@@ -8,9 +8,9 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from figures import Figure
 from gpu_device import GPU, random_model
 from gpu_updates import hide_gpus, speed_of, updates
-from report import Figure
 from roofline import BATCHES, Case, Count, policy, shape
 from torch.profiler import ProfilerActivity, profile
 

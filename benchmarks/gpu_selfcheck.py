@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch
+from figures import ROOT, Figure, at_most
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds
-from report import ROOT, Figure, at_most
 from roofline import BATCHES, shape
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel

@@ -12,8 +12,8 @@ from multiprocessing import get_context
 from statistics import median
 
 import torch
+from figures import Figure
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, random_rollouts, seconds
-from report import Figure
 from roofline import BATCHES, CALIBRATED, KINDS, PROMPT, TOKENS, Case, Count, policy, shape
 
 from oblr.batch.packing import pack

@@ -21,8 +21,8 @@ from statistics import mean
 from typing import Any
 
 import torch
+from figures import Figure, at_most, median_ratio, write
 from ghost_clipping import GhostClipping
-from report import Figure, at_most, median_ratio, write
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 

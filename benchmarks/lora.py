@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import mean
 
 import torch
+from figures import ROOT, Figure, at_least, at_most, median_ratio, write
 from gradnorm import GROUP_SIZE, SEQUENCES, coefficients, model, peak_memory, rollouts, take_turns
-from report import ROOT, Figure, at_least, at_most, median_ratio, write
 from safetensors.torch import load_file
 from training import composed
 

@@ -31,8 +31,8 @@ from typing import get_args
 
 import torch
 import transformers
+from figures import ROOT, Figure, at_most, write
 from random_models import random_model
-from report import ROOT, Figure, at_most, write
 from tiny_models import CONTEXT, VOCABULARY, NotBuilt, lacking, tiny
 from torch import Tensor
 from transformers import PreTrainedModel

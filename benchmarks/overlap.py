@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from report import ROOT, Figure, median_ratio, write
+from figures import ROOT, Figure, median_ratio, write
 
 from oblr.batch.types import Sampling
 from oblr.data.ends import stopped

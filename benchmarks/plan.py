@@ -18,9 +18,9 @@ from typing import Any
 
 import lightning as L
 import torch
+from figures import ROOT, Figure, at_most, write
 from gradnorm import peak_memory
 from hydra import compose, initialize_config_dir
-from report import ROOT, Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline

@@ -18,8 +18,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from figures import ROOT, Figure, at_most, write
 from hydra import compose, initialize_config_dir
-from report import ROOT, Figure, at_most, write
 
 from oblr.batch.types import Sampling
 from oblr.commands.compose import register_resolvers

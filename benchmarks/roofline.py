@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from report import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, at_least, at_most, write
 from transformers import AutoConfig, PretrainedConfig, Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline

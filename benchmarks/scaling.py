@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import lightning as L
 import torch
+from figures import Figure, at_most, write
 from gradnorm import OURS
-from report import Figure, at_most, write
 from torch.utils.data import DataLoader
 from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -20,8 +20,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest.mock import patch
 
 import torch
+from figures import ROOT, Figure, at_most, median_ratio, write
 from planted import FAULTS, GRADED, SHAPE, coarser, deep, healthy
-from report import ROOT, Figure, at_most, median_ratio, write
 from smollm2 import FOLDER
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from report import ROOT, Figure, at_most, median_ratio, write
+from figures import ROOT, Figure, at_most, median_ratio, write
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback

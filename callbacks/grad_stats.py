@@ -7,7 +7,7 @@ from torchmetrics.functional import pearson_corrcoef
 
 from callbacks.observer import Observer
 from oblr.baselines.base import live_groups
-from oblr.batch.types import RolloutBatch, StepReport
+from oblr.batch.types import RolloutBatch, StepStatistics
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
@@ -38,17 +38,17 @@ class GradStats(Observer):
             with policy.clock.phase("gradient statistics"):
                 self.measured = of_run().gather(live_square_norms(policy, batch))
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         if self.measured is not None:
-            report.square_norms = self.measured  # for the callbacks that follow
-        square_norms = report.square_norms
+            stats.square_norms = self.measured  # for the callbacks that follow
+        square_norms = stats.square_norms
         known = square_norms.isfinite().all(1)
         if not known.any():
             return
-        norms, lengths = square_norms[known].sqrt(), report.lengths[known].double()
+        norms, lengths = square_norms[known].sqrt(), stats.lengths[known].double()
         show(trainer, "gradnorm/per_sample", norms)
-        show(trainer, "train/advantages", report.advantages[known])
-        show(trainer, "train/ratios", report.ratios[known])
+        show(trainer, "train/advantages", stats.advantages[known])
+        show(trainer, "train/ratios", stats.ratios[known])
         quantiles = norms.quantile(torch.tensor(PERCENT, dtype=norms.dtype) / 100)
         policy.log_dict(
             {

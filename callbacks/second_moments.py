@@ -7,7 +7,7 @@ from lightning import Trainer
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, all_groups
-from oblr.batch.types import StepReport
+from oblr.batch.types import StepStatistics
 from oblr.policy.step import PolicyModule
 
 
@@ -25,12 +25,12 @@ class SecondMoments(Observer):
     def __init__(self, baselines: dict[str, Baseline]):
         self.baselines = baselines
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        weights = report.square_norms * report.ratios.square()
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        weights = stats.square_norms * stats.ratios.square()
         known = weights.isfinite().all(1)
         if not known.any():
             return
-        groups = replace(all_groups(report), weights=weights).of(known)
+        groups = replace(all_groups(stats), weights=weights).of(known)
         moments = {}
         for name, baseline in self.baselines.items():
             moments[name] = (baseline(groups).double().square() * groups.weights).mean()

@@ -5,7 +5,7 @@ from typing import Any
 from lightning import Trainer
 
 from callbacks.observer import Observer
-from oblr.batch.types import StepReport
+from oblr.batch.types import StepStatistics
 from oblr.kinds import Decay
 from oblr.policy.step import PolicyModule
 from oblr.schedules.snr import SNREstimates, shrinkage
@@ -24,8 +24,8 @@ class SNRMonitor(Observer):
     def __init__(self, decay: Decay = 0.9):
         self.estimates = SNREstimates(decay)
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        moments = report.moments
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        moments = stats.moments
         snr = self.estimates.update(moments)
         policy.log_dict(
             {

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import neighbours  # noqa: F401
 import torch
-from report import Figure, at_least, at_most, write
+from figures import Figure, at_least, at_most, write
 from theory.bound import bound_of_a_step, smoothness
 from theory.laboratory import Laboratory
 

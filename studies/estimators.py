@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import neighbours  # noqa: F401
 import torch
-from report import Figure, write
+from figures import Figure, write
 from torch import Tensor
 
 from oblr.batch.types import Moments

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 import neighbours  # noqa: F401
 import torch
 from contest import Case, Runs
+from figures import Figure, write
 from lightning import Trainer
 from lost import HORIZON, TASKS, norms_of
-from report import Figure, write
 from results import CONTEST, RIVAL
 from tasks import DRAWS, with_interval
 from torch import Tensor

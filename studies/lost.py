@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 import neighbours  # noqa: F401
 import torch
 from contest import Case, Runs
+from figures import Figure, write
 from lightning import Trainer
-from report import Figure, write
 from results import CONTEST, RIVAL
 from tasks import with_interval
 from tiers import measure

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import neighbours  # noqa: F401
 import numpy as np
 from contest import FULL, Case, Runs
-from report import Estimate, Figure, write
+from figures import Estimate, Figure, write
 from results import CONTEST, DRAWN, PARTS, RIVAL
 from training import TASKS, Record
 

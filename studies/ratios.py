@@ -40,8 +40,8 @@ from pathlib import Path
 
 import neighbours  # noqa: F401
 import torch
+from figures import ROOT, Estimate, Figure, write
 from omegaconf import OmegaConf
-from report import ROOT, Estimate, Figure, write
 from scipy.stats import t as student
 from smollm2 import smollm2
 from torch import Tensor

@@ -12,8 +12,8 @@ import argparse
 
 import neighbours  # noqa: F401
 import torch
+from figures import Figure, write
 from ratios import LOSSES, NONE, SEED, TOKEN, Policy, Step, Study, compared, cut, estimate, pocket, smollm2_135m
-from report import Figure, write
 from torch import Tensor
 
 #: AdamW's.

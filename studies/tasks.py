@@ -22,8 +22,8 @@ from collections.abc import Iterator
 
 import neighbours  # noqa: F401
 import torch
+from figures import Estimate, Figure, write
 from hydra.utils import instantiate
-from report import Estimate, Figure, write
 from tiers import GROUP_SIZE, Policy, measure, sample
 from torch import Tensor
 from torchmetrics.functional import pearson_corrcoef

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import neighbours  # noqa: F401
 import torch
+from figures import ROOT, Estimate, Figure, at_most, write
 from matplotlib.figure import Figure as Picture
 from omegaconf import OmegaConf
-from report import ROOT, Estimate, Figure, at_most, write
 from smollm2 import smollm2
 from torch import Tensor, nn
 from torchmetrics.functional import spearman_corrcoef

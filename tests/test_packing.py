@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import make_rollouts, tiny_model
 
-from oblr.batch.packing import pack, plan
+from oblr.batch.packing import pack, partition
 from oblr.batch.segments import Segments, cut
 from oblr.policy.model import TokenScorer
 
@@ -79,7 +79,7 @@ def plans(sizes, live, budget):
             barrier.wait()
             return most
 
-        results[rank] = plan(sizes[rank], live[rank], budget, agree)
+        results[rank] = partition(sizes[rank], live[rank], budget, agree)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
     for thread in threads:

@@ -26,7 +26,7 @@ from oblr.policy.loading import checkpoint_blocks
 from oblr.policy.settled import settle_here
 from oblr.run.ranks import Ranks
 
-#: GiB that cards report: L40S and A40, whose memory corrects errors; A100 and H100; H200
+#: GiB that cards stats: L40S and A40, whose memory corrects errors; A100 and H100; H200
 L40S, H100, H200 = 44.5, 79.1, 139.7
 SHAPE_4B = Batch(128, 8, 2048, 1024)
 
@@ -198,10 +198,10 @@ def test_training_recomputes_every_second_block(tmp_path):
     """The same numbers to float32's rounding, whichever blocks are computed again."""
     batch = make_batch(tmp_path, tied=True)
     plain, (expected,) = take_steps(tmp_path, batch, gradnorm=GradNorms())
-    partial, (report,) = take_steps(tmp_path, batch, gradnorm=GradNorms(), activation_checkpointing=2)
+    partial, (stats,) = take_steps(tmp_path, batch, gradnorm=GradNorms(), activation_checkpointing=2)
     blocks = [block.gradient_checkpointing for block in partial.scorer.lm.model.layers]
     assert blocks == [i % 2 == 0 for i in range(len(blocks))]
-    torch.testing.assert_close(report.square_norms, expected.square_norms, rtol=1e-6, atol=0, equal_nan=True)
+    torch.testing.assert_close(stats.square_norms, expected.square_norms, rtol=1e-6, atol=0, equal_nan=True)
     for name, gradient in plain.gradient.items():
         torch.testing.assert_close(partial.gradient[name], gradient, rtol=1e-5, atol=1e-6)
 

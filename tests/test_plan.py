@@ -28,8 +28,8 @@ from oblr.plan import update
 from oblr.plan.dry_run import Bytes, DryRun, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
-from oblr.plan.report import memory_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
+from oblr.plan.tables import memory_table, verdict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.adapter import LoRA, adapters

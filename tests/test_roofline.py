@@ -269,7 +269,7 @@ def test_an_update_says_where_it_waits_and_what_its_phases_are():
     config = Qwen3Config(**SHAPE | SMALL)
     counts = plan_update(policy("exact, two passes", 48), config, World(checkpointing=True), Batch(4, 2, 24, 12))
     files = {sync.line.split(":")[0] for sync in counts.work.syncs}
-    assert "policy/report.py" in files  # what a micro-batch has found of its responses
+    assert "policy/statistics.py" in files  # what a micro-batch has found of its responses
     assert not any(name.startswith("gradnorm/c") for name in files)  # no layer waits
     assert all(name.endswith(".py") for name in files)
     phases = {"forward", "backward", "recomputation", "norms", "weight gradients"}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from oblr.batch.types import ResponseTokens, StepReport
+from oblr.batch.types import ResponseTokens, StepStatistics
 
 #: An advantage that is rounding.
 NOTHING = 1e-6
@@ -47,10 +47,10 @@ class Groups:
         return Groups(*of_responses, self.step_rewards, greedy, tokens, problems)
 
 
-def all_groups(report: StepReport) -> Groups:
+def all_groups(stats: StepStatistics) -> Groups:
     """Those of a finished step, of all ranks."""
-    of_responses = (report.rewards, report.weights, report.lengths, report.rewards)
-    return Groups(*of_responses, report.greedy_rewards, problems=report.problems)
+    of_responses = (stats.rewards, stats.weights, stats.lengths, stats.rewards)
+    return Groups(*of_responses, stats.greedy_rewards, problems=stats.problems)
 
 
 class Baseline(ABC):
@@ -70,7 +70,7 @@ class Baseline(ABC):
 
     @property
     def words(self) -> str:
-        """What is taken from a response's reward, in words, for the header of a report."""
+        """What is taken from a response's reward, in words, for the header of a stats."""
         return type(self).__name__
 
     @abstractmethod

@@ -177,7 +177,7 @@ def parts_needed(sizes: Sequence[int], budget: int) -> int:
     return len(sizes)
 
 
-def plan(
+def partition(
     sizes: Sequence[Sequence[int]], live: Sequence[bool], budget: int, agree: Callable[[list[int]], list[int]]
 ) -> list[tuple[list[int], int]]:
     """Share the live groups out between forward passes of at most ``budget`` tokens.

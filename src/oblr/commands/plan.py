@@ -23,8 +23,8 @@ from oblr.plan.duration import Duration, Usual
 from oblr.plan.machine import this_cpu
 from oblr.plan.memory import GIB, Change, Device, Draft, Plan, advise, engine_memory, own_memory
 from oblr.plan.pairs import Pair, pairs
-from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
+from oblr.plan.tables import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.update import Batch, World
 from oblr.policy.fit import check_weights
 from oblr.policy.folder import has_weights

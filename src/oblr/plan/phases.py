@@ -97,7 +97,7 @@ def micro_batches(
 
     before, batch = run.device.work.copy(), RolloutBatch(rollouts * times, group_size, 0)
     policy.__dict__["micro_batches"] = watched
-    policy.refusals.judge = lambda report, step: False  # type: ignore[method-assign]  # its numbers mean nothing
+    policy.refusals.judge = lambda stats, step: False  # type: ignore[method-assign]  # its numbers mean nothing
     try:
         policy.update(batch, batch.rewards, LogprobGap(0.0, 0.0, 0.0), fresh=True)
     finally:

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from oblr.batch.packing import pack, plan
+from oblr.batch.packing import pack, partition
 from oblr.batch.segments import cut
 from oblr.batch.types import Rollout
 from oblr.gradnorm.head import SLICE
@@ -85,7 +85,7 @@ class Batch:
     def split(self, token_budget: int) -> list[list[int]]:
         """Those of two parts of a group too large for one, which show what all take; empty if there is none."""
         group = [self.longest] * self.group_size
-        ((_, n_parts),) = plan([group], [True], token_budget, lambda counts: counts)
+        ((_, n_parts),) = partition([group], [True], token_budget, lambda counts: counts)
         return [list(part) for part in cut(group, n_parts)[:2]] if n_parts > 1 else []
 
     def rollouts(self, lengths: Sequence[int]) -> list[Rollout]:

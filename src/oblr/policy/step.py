@@ -15,9 +15,9 @@ from torch.distributed.tensor import DTensor
 
 from oblr import kernels
 from oblr.baselines.base import Baseline, Groups, all_groups
-from oblr.batch.packing import PackedBatch, pack, plan
+from oblr.batch.packing import PackedBatch, pack, partition
 from oblr.batch.segments import cut
-from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepReport
+from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepStatistics
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, SequenceScores
 from oblr.gradnorm.precision import rounded_once
@@ -32,9 +32,9 @@ from oblr.policy.loading import checkpoint_blocks, load_config, load_model, weig
 from oblr.policy.logged import LogsOnce
 from oblr.policy.model import TokenScorer, copies, load_sharded
 from oblr.policy.reference import Reference
-from oblr.policy.report import Found, tags
 from oblr.policy.selfcheck import check
 from oblr.policy.settled import settle_here
+from oblr.policy.statistics import Found, tags
 from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
@@ -172,24 +172,24 @@ class PolicyModule(LogsOnce):
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
-    def training_step(self, batch: RolloutBatch, _: int) -> dict[str, StepReport]:
+    def training_step(self, batch: RolloutBatch, _: int) -> dict[str, StepStatistics]:
         with self.clock.phase("check"):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
             rewards = self.shaped_rewards(batch)
-            reports = [self.update(batch, rewards, gap, fresh=True)]
-            while len(reports) < self.updates_per_batch and not reports[-1].refused:
-                reports.append(self.update(batch, rewards, gap, fresh=False))
+            updates = [self.update(batch, rewards, gap, fresh=True)]
+            while len(updates) < self.updates_per_batch and not updates[-1].refused:
+                updates.append(self.update(batch, rewards, gap, fresh=False))
             self.scorer.rest()  # where no group is live, the check was all
-            self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
-        self.log_dict(tags(reports[-1]) | {"train/refused": float(self.refusals.count)})
+            self.learn(updates[0])  # after all updates: none may use a baseline that has seen its own batch
+        self.log_dict(tags(updates[-1]) | {"train/refused": float(self.refusals.count)})
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
-        return {"report": reports[-1]}
+        return {"statistics": updates[-1]}
 
     def on_train_end(self) -> None:
         self.refusals.give_up(self.current_epoch)
 
-    def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
+    def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepStatistics:
         ranks, group_size, found = of_run(), batch.group_size, Found(batch)
         greedy = batch.greedy_rewards
         step = Groups(rewards, found["weights"], batch.lengths, ranks.gather(rewards), greedy, problems=batch.problems)
@@ -231,16 +231,16 @@ class PolicyModule(LogsOnce):
         moments = self.moments(found["group_squares"][:, 0])
         everybodys = None if greedy is None else ranks.gather(greedy)
         first = ranks.rank * batch.n_groups
-        report = StepReport(batch, first, gap, moments, **found.of_all_ranks(), greedy_rewards=everybodys)
-        report.refused = self.refusals.judge(report, self.current_epoch)
-        if not report.refused:
-            report.lr = self.schedule(moments, self.current_epoch)  # η_t
-        if not report.refused and moments.square_mean > 0:
+        stats = StepStatistics(batch, first, gap, moments, **found.of_all_ranks(), greedy_rewards=everybodys)
+        stats.refused = self.refusals.judge(stats, self.current_epoch)
+        if not stats.refused:
+            stats.lr = self.schedule(moments, self.current_epoch)  # η_t
+        if not stats.refused and moments.square_mean > 0:
             for parameter_group in optimizer.param_groups:
-                parameter_group["lr"] = report.lr
+                parameter_group["lr"] = stats.lr
             optimizer.step()
         optimizer.zero_grad()  # rollouts need the room
-        return report
+        return stats
 
     # --- its parts --------------------------------------------------------------------------------------------------
 
@@ -282,17 +282,17 @@ class PolicyModule(LogsOnce):
             rewards[groups] = batch.rewards[groups] - penalties.to(rewards)
         return rewards
 
-    def learn(self, report: StepReport) -> None:
+    def learn(self, stats: StepStatistics) -> None:
         """Let the baseline see the step, as far as weights are known; of one that was refused it keeps nothing."""
-        if report.refused:
+        if stats.refused:
             return self.baseline.forget()
-        everything = all_groups(report)
+        everything = all_groups(stats)
         known = everything.weights.isfinite().all(1)
         if known.any():
             self.baseline.learn(everything.of(known), of_run().reduce)
 
     def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, list[PackedBatch]]]:
-        """The live groups as :func:`oblr.batch.packing.plan` has them: their indices and their packed sequences."""
+        """The live groups as :func:`~oblr.batch.packing.partition` has them: their indices, their packed sequences."""
 
         def agree(counts: list[int]) -> list[int]:
             return of_run().reduce(torch.tensor(counts), "max").tolist()
@@ -300,7 +300,7 @@ class PolicyModule(LogsOnce):
         settle_here(self, batch.group_size)
         sizes = [[rollout.n_tokens for rollout in batch.group(q)] for q in range(batch.n_groups)]
         with rounded_once():  # no weight changes between the micro-batches of a batch
-            for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):
+            for groups, n_parts in partition(sizes, live.tolist(), self.token_budget, agree):
                 rollouts = [rollout for q in groups for rollout in batch.group(q)]
                 parts = [pack(part, self.scorer.longest_row) for part in cut(rollouts, n_parts)]
                 yield torch.tensor(groups), [packed.to(self.device) for packed in parts]
