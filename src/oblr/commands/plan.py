@@ -28,7 +28,7 @@ from oblr.plan.tables import advice, fastest, memory_table, remarks, speed_remar
 from oblr.plan.update import Batch, World
 from oblr.policy.fit import check_weights
 from oblr.policy.folder import has_weights
-from oblr.run.places import CONF
+from oblr.run.paths import CONF
 from oblr.run.terminal import busy
 
 #: Share of a step that a change must save to be worth a word, and how many that promise most are planned anew.
