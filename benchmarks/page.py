@@ -91,7 +91,7 @@ def step(words: int, draw: random.Random) -> StepStatistics:
         finished=batch.finished,
         live=torch.ones(PROMPTS, dtype=torch.bool),
         square_norms=numbers,
-        weights=numbers,
+        reward_weights=numbers,
         advantages=batch.rewards - batch.rewards.mean(1, keepdim=True),
         coefficients=numbers,
         group_squares=numbers.sum(1),

@@ -25,7 +25,7 @@ from oblr.batch.packing import pack
 from oblr.batch.types import Rollout, RolloutBatch
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.problem import Completion, Problem
 from oblr.schedules.constant import ConstantSchedule
@@ -118,15 +118,15 @@ def live_figures(quick: bool) -> list[Figure]:
 def per_token(hidden: int, count: int, length: int, rounds: int) -> dict[str, float]:
     """Seconds a token of each kind of update, the fastest of some rounds."""
     lm, packed = model(hidden), pack(rollouts(count, length))
-    scorer, coefficients = TokenScorer(lm, 1.0), torch.linspace(-1, 1.3, count)
+    policy_model, coefficients = PolicyModel(lm, 1.0), torch.linspace(-1, 1.3, count)
 
     def plain() -> None:
-        scorer(packed).logprobs.sum().backward()
+        policy_model(packed).logprobs.sum().backward()
 
     def ours(tier: GradNorms) -> Callable[[], None]:
         def update() -> None:
-            with tier.score(scorer, lm, [packed], min(count, GROUP_SIZE)) as scores:
-                scores.backward(coefficients)
+            with tier.measure(policy_model, lm, [packed], min(count, GROUP_SIZE)) as measured:
+                measured.backward(coefficients)
 
         return update
 

@@ -42,7 +42,7 @@ class Phases(Callback):
         self.pool = trainer.datamodule.reward_pool  # type: ignore[attr-defined]
         self.pool.score = self.during("rewards", self.pool.score)
         checkpoint.save = self.during("checkpoint", checkpoint.save)
-        policy.score = self.around(policy.score)
+        policy.measure = self.around(policy.measure)
 
     def during(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -53,14 +53,14 @@ class Phases(Callback):
 
         return call
 
-    def around(self, score: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, measure: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def call(*args: Any) -> Iterator[Any]:
             with ExitStack() as stack:
                 self.enter("norm pass")
-                scores = stack.enter_context(score(*args))
+                measured = stack.enter_context(measure(*args))
                 self.enter("update")
-                yield scores
+                yield measured
 
         return call
 

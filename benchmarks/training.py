@@ -95,7 +95,7 @@ class Recorder(HeldOutEvaluation):
         record.alignment.append(self.alignment(policy, stats.lr))
         weights = stats.square_norms * stats.ratios.square()
         known = weights.isfinite().all(1)
-        rloo = RLOOBaseline()(replace(all_groups(stats), weights=weights).of(known))
+        rloo = RLOOBaseline()(replace(all_groups(stats), reward_weights=weights).of(known))
         record.second_moment += (stats.advantages[known].double().square() * weights[known]).sum().item()
         record.rloo += (rloo.double().square() * weights[known]).sum().item()
         self.lap()

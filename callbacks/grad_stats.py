@@ -66,9 +66,9 @@ def live_square_norms(policy: PolicyModule, batch: RolloutBatch) -> Tensor:
     for groups, parts in policy.micro_batches(batch, live):
         with (
             policy.trainer.precision_plugin.train_step_context(),  # Lightning enters it for the step alone
-            EXACT.score(policy.scorer, policy.scorer.lm, parts, batch.group_size) as scores,
+            EXACT.measure(policy.scorer, policy.scorer.lm, parts, batch.group_size) as measured,
         ):
-            norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
+            norms[groups] = measured.square_norms.view(-1, batch.group_size).cpu()
     norms[~live] = NAN  # a rank may have filled up with dead groups
     return norms
 

@@ -136,10 +136,10 @@ class BaselineBlowUp(Monitor):
     """
 
     def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
-        size, known = stats.weights.shape[1], stats.live & stats.weights.isfinite().all(1)
+        size, known = stats.reward_weights.shape[1], stats.live & stats.reward_weights.isfinite().all(1)
         if not policy.baseline.needs_norms or size <= 2 or not known.any():
             return None
-        weights = stats.weights[known]
+        weights = stats.reward_weights[known]
         # 0/0: of weights that are all zero a baseline makes equal ones.
         ess = (weights.sum(1).square() / weights.square().sum(1)).nan_to_num(nan=size)
         mean, median, worst = (value.item() for value in (ess.mean(), ess.quantile(0.5), ess.min()))
@@ -167,7 +167,7 @@ class OwnSampleDependence(Monitor):
         self.every = every
 
     def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
-        known = stats.live & (stats.weights.isfinite().all(1) | (not policy.baseline.needs_norms))
+        known = stats.live & (stats.reward_weights.isfinite().all(1) | (not policy.baseline.needs_norms))
         if policy.baseline.per_token or step % self.every != 0 or not known.any():
             return None
         q = int(known.int().argmax())
@@ -197,7 +197,7 @@ def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
         moved = replace(
             group,
             rewards=group.rewards + own,
-            weights=group.weights * (1 + own),
+            reward_weights=group.reward_weights * (1 + own),
             lengths=group.lengths * (1 + own),
             step_rewards=step,
         )

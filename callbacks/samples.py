@@ -43,7 +43,7 @@ def sample_table(stats: StepStatistics, shares: Tensor, rows: int) -> Rows:
         shares: of all responses of the step, float64 [N, G], see :func:`callbacks.rollouts.shares`.
     """
     own = slice(stats.first, stats.first + stats.batch.n_groups)
-    advantages, weights, shares = (of[own].flatten() for of in (stats.advantages, stats.weights, shares))
+    advantages, weights, shares = (of[own].flatten() for of in (stats.advantages, stats.reward_weights, shares))
     kinds = {"best": advantages, "worst": -advantages}
     if shares.isfinite().any():
         kinds["largest share"] = shares

@@ -30,10 +30,10 @@ class SecondMoments(Observer):
         known = weights.isfinite().all(1)
         if not known.any():
             return
-        groups = replace(all_groups(stats), weights=weights).of(known)
+        groups = replace(all_groups(stats), reward_weights=weights).of(known)
         moments = {}
         for name, baseline in self.baselines.items():
-            moments[name] = (baseline(groups).double().square() * groups.weights).mean()
+            moments[name] = (baseline(groups).double().square() * groups.reward_weights).mean()
             baseline.learn(groups)
         first, *_ = moments.values()
         if first > 0:

@@ -132,7 +132,10 @@ NAN, INF = math.nan, math.inf
         ({}, None),
         ({"scores": torch.tensor([[1.0, 0], [0, 1], [1, NAN]])}, Fault(2, 1, "its reward is nan")),  # of a dead group
         ({"rewards": torch.tensor([[1.0, 0], [0, INF], [1, 1]])}, Fault(1, 1, "its reward less its KL penalty is inf")),
-        ({"weights": torch.tensor([[1.0, 0], [INF, 0], [0, 0]])}, Fault(1, 0, "its weight in the baseline is inf")),
+        (
+            {"reward_weights": torch.tensor([[1.0, 0], [INF, 0], [0, 0]])},
+            Fault(1, 0, "its weight in the baseline is inf"),
+        ),
         ({"advantages": torch.tensor([[1.0, NAN], [0, 0], [0, 0]])}, Fault(0, 1, "its advantage is nan")),
         ({"coefficients": torch.tensor([[1.0, INF], [0, 0], [0, 0]])}, Fault(0, 1, "its coefficient is inf")),
         ({"group_squares": torch.tensor([1, INF, 0])}, (1, 0)),

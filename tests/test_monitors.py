@@ -55,7 +55,7 @@ def make_statistics(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> S
         finished=batch.finished,
         live=live,
         square_norms=weights,
-        weights=weights,
+        reward_weights=weights,
         advantages=torch.zeros(3, 4),
         coefficients=torch.zeros(3, 4),
         group_squares=torch.zeros(3),
@@ -264,7 +264,7 @@ def test_an_unbiased_baseline_does_not_know_its_own_sample(name, caplog):
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_a_biased_baseline_is_found_out_once(name, caplog):
     stats = make_statistics()
-    rewards, weights = stats.batch.rewards.clone(), stats.weights.clone()
+    rewards, weights = stats.batch.rewards.clone(), stats.reward_weights.clone()
     run = Run(OwnSampleDependence(every=2), baseline=DEPENDENT[name])
     run(*[stats] * 6)
     (message,) = warnings(caplog)
@@ -272,7 +272,7 @@ def test_a_biased_baseline_is_found_out_once(name, caplog):
     assert "baseline.form=leave_one_out" in message
     assert min(run.curves["monitor/own_sample_dependence"]) > 0.01
     assert torch.equal(stats.batch.rewards, rewards)
-    torch.testing.assert_close(stats.weights, weights, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(stats.reward_weights, weights, rtol=0, atol=0, equal_nan=True)
     resumed = Run(OwnSampleDependence(every=2), baseline=DEPENDENT[name], start=6)
     resumed.callback.load_state_dict(run.callback.state_dict())
     resumed(stats)

@@ -33,7 +33,7 @@ from oblr.plan.tables import memory_table, verdict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.adapter import LoRA, adapters
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
@@ -107,11 +107,11 @@ def test_shards_are_those_of_fsdp(size, ranks):
     adamw = policy(optimizer=torch.optim.AdamW, baseline=RLOOBaseline)
     planned = plan_update(adamw, config, world, Batch(1, 2, 32, 16))
     with fake_world(ranks) as mesh:
-        scorer = on_meta(size)
-        scorer.shard(mesh)
-        assert sum(isinstance(module, FSDPModule) for module in scorer.modules()) == config.num_hidden_layers + 1
-        shards = sum(p.to_local().nbytes for p in scorer.parameters())
-        whole = sum(p.nbytes for p in scorer.parameters())
+        model = on_meta(size)
+        model.shard(mesh)
+        assert sum(isinstance(module, FSDPModule) for module in model.modules()) == config.num_hidden_layers + 1
+        shards = sum(p.to_local().nbytes for p in model.parameters())
+        whole = sum(p.nbytes for p in model.parameters())
     assert whole / ranks <= shards < 1.001 * whole / ranks
     assert planned.resident["weights"] == planned.peak["gradients"] == shards
     assert planned.resident["gradients"] == 0  # they go with the step
@@ -223,7 +223,7 @@ def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
     if checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     real = policy(passes, budget)
-    real.scorer = TokenScorer(lm, 1.0)
+    real.scorer = PolicyModel(lm, 1.0)
     for p in lm.parameters():
         p.grad = torch.zeros_like(p)
     lengths = batch.full(budget)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import lightning as L
 import pytest
 import torch
-from conftest import combine, drawn_by, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, drawn_by, log_gradients, make_rollouts, square_norm, tiny_model
 
 from callbacks.grad_stats import GradStats
 from oblr.baselines.base import Groups
@@ -24,7 +24,7 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.policy import step
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import Ranks
 from oblr.schedules.constant import ConstantSchedule
@@ -125,12 +125,12 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
     policy, (stats,) = take_steps(tmp_path, batch, gradnorm=gradnorm, token_budget=token_budget)
 
     lm = tiny_model(tied)
-    scores = score_gradients(lm, batch.rollouts, TEMPERATURE)
+    scores = log_gradients(lm, batch.rollouts, TEMPERATURE)
     norms = [square_norm(g) for g in scores]
     ratios, entropies = [], []
     for rollout in batch.rollouts:
         with torch.no_grad():
-            found = TokenScorer(lm, TEMPERATURE)(pack([rollout]))
+            found = PolicyModel(lm, TEMPERATURE)(pack([rollout]))
         ratios.append(torch.exp(found.logprobs.double().sum() - sum(rollout.completion.logprobs)).item())
         entropies.append(found.entropy.double())
 
@@ -236,7 +236,7 @@ def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseli
     monkeypatch.setattr(step, "check", lambda *_: None)  # which takes them whatever the baseline
     _, (stats,) = take_steps(tmp_path, batch, baseline=baseline)
     assert stats.square_norms.isnan().all()
-    expected = baseline(Groups(batch.rewards, stats.weights, batch.lengths, batch.rewards))
+    expected = baseline(Groups(batch.rewards, stats.reward_weights, batch.lengths, batch.rewards))
     torch.testing.assert_close(stats.advantages, expected)
     assert stats.moments.mean_square > 0
 
@@ -283,7 +283,7 @@ def test_a_single_token_may_be_off_but_not_many(tmp_path):
     assert stats.logprob_gap.mean < stats.logprob_gap.p99 < 0.1 < stats.logprob_gap.max
     packed = pack(batch.rollouts[:8])
     with torch.no_grad():
-        gaps = (TokenScorer(tiny_model(tied=True), TEMPERATURE)(packed).logprobs - packed.behaviour_logprobs).abs()
+        gaps = (PolicyModel(tiny_model(tied=True), TEMPERATURE)(packed).logprobs - packed.behaviour_logprobs).abs()
     gaps[0] = stats.logprob_gap.max
     assert stats.logprob_gap.mean == pytest.approx(gaps.mean().item(), rel=1e-3)
     assert stats.logprob_gap.p99 == pytest.approx(gaps.sort().values[round(0.99 * (len(gaps) - 1))].item(), rel=0.05)
@@ -305,8 +305,8 @@ def test_the_check_is_no_larger_than_a_micro_batch(tmp_path, monkeypatch, length
     monkeypatch.setattr("oblr.policy.step.CHECKED_TOKENS", 200)
     batch = make_batch(tmp_path, tied=True, lengths=[length] * 16)
     seen = []
-    own = TokenScorer.forward
-    monkeypatch.setattr(TokenScorer, "forward", lambda scorer, packed: seen.append(packed) or own(scorer, packed))
+    own = PolicyModel.forward
+    monkeypatch.setattr(PolicyModel, "forward", lambda model, packed: seen.append(packed) or own(model, packed))
     take_steps(tmp_path, batch)
     assert seen[0].segments.count == checked
 

@@ -371,7 +371,7 @@ def test_step_equals_autograd_through_the_published_objective(stale, name, tier,
     assert stats.live.tolist() == [True, True, False, True]
     if weighted:
         live, weights = stats.live, expected(name, weighted).weights
-        torch.testing.assert_close(stats.weights[live], weights[live], rtol=1e-5, atol=0)
+        torch.testing.assert_close(stats.reward_weights[live], weights[live], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -426,7 +426,7 @@ def test_penalties(tmp_path, kl, name, weighted, budget, lr):
         torch.testing.assert_close(stats.rewards.double(), expected.rewards, rtol=0, atol=1e-5)
         assert stats.moments.square_mean == pytest.approx(expected.groups.square().sum(1).mean().item(), rel=1e-5)
         if weighted:  # ρ² has twice the rounding of a sum of up to 30 log-probabilities of 5 nats in float32
-            torch.testing.assert_close(stats.weights, expected.weights, rtol=2 * 30 * 5 * 2**-24, atol=0)
+            torch.testing.assert_close(stats.reward_weights, expected.weights, rtol=2 * 30 * 5 * 2**-24, atol=0)
         oracle.move(expected.gradient, lr)
         if kl == "k1" or step > 0:  # elsewhere the policy still is the reference
             assert distance(expect(CASES[name], groups, weighted).gradient, expected.gradient) > 0.02
@@ -434,7 +434,7 @@ def test_penalties(tmp_path, kl, name, weighted, budget, lr):
     assert_step(policy, statistics[-1], expected)
 
     loaded = dict(tiny_model(tied=False).named_parameters())
-    reference = dict(policy.reference.scorer.lm.named_parameters())
+    reference = dict(policy.reference.model.lm.named_parameters())
     assert reference.keys() == loaded.keys()
     assert all(torch.equal(p, loaded[name]) for name, p in reference.items())
     assert not any(torch.equal(p, loaded[name]) for name, p in policy.scorer.lm.named_parameters())
@@ -532,7 +532,7 @@ def test_every_update_of_a_batch_is_a_step_of_its_own(tmp_path, monkeypatch):
         expected = expect(PPO, groups)
         live = stats.live
         torch.testing.assert_close(stats.ratios[live], expected.ratios[live], rtol=1e-4, atol=0)
-        torch.testing.assert_close(stats.weights[live], expected.weights[live], rtol=1e-5, atol=0)
+        torch.testing.assert_close(stats.reward_weights[live], expected.weights[live], rtol=1e-5, atol=0)
         assert ((stats.ratios[live] - 1).abs() > 0.05).any() == (update_ > 0)
         oracle.move(expected.gradient, 0.02)
     assert_step(policy, statistics[-1], expected)
@@ -561,14 +561,14 @@ class Learning(GradientWeightedBaseline):
         self.studied += len(groups.rewards)
 
     def learn(self, groups, reduce):
-        self.learnt.append(groups.weights)
+        self.learnt.append(groups.reward_weights)
 
 
 def test_a_baseline_learns_once_from_a_batch_as_it_was_drawn(tmp_path, monkeypatch):
     """However many updates are made of it: the later ones have moved the policy."""
     batch, statistics, baseline = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch), Learning()
     take_steps(tmp_path, batch, baseline=baseline, schedule=ConstantSchedule(0.02), updates_per_batch=2)
-    first, second = (stats.weights[stats.live] for stats in statistics)
+    first, second = (stats.reward_weights[stats.live] for stats in statistics)
     assert not torch.equal(first, second)
     assert baseline.studied == len(first)
     (learnt,) = baseline.learnt
@@ -614,7 +614,7 @@ def test_responses_of_one_token(shortest, name, passes, budget):
     policy, (stats,) = take_steps(folder, batch, gradnorm=GradNorms("exact", passes), **settings)
     expected = expect(CASES[name], groups)
     assert_step(policy, stats, expected)
-    torch.testing.assert_close(stats.weights[stats.live], expected.weights[stats.live], rtol=1e-5, atol=0)
+    torch.testing.assert_close(stats.reward_weights[stats.live], expected.weights[stats.live], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("budget", [12, 100])

@@ -63,7 +63,7 @@ def make_statistics(first=0, **changes) -> StepStatistics:
         "finished": torch.tensor([[1.0, 1], [0, 1], [1, 1]]),
         "live": torch.tensor([True, True, False]),
         "square_norms": torch.tensor([[4.0, 16], [9, 1], [NAN, NAN]], dtype=torch.float64),
-        "weights": torch.tensor([[4.0, 64], [9, 1], [NAN, NAN]], dtype=torch.float64),
+        "reward_weights": torch.tensor([[4.0, 64], [9, 1], [NAN, NAN]], dtype=torch.float64),
         "advantages": torch.tensor([[1.0, -1], [-0.5, 0.5], [0, 0]]),
         "coefficients": torch.tensor([[0.5, 1], [0.25, 0.25], [0, 0]], dtype=torch.float64),
         "group_squares": torch.tensor([2.0, 4, 0], dtype=torch.float64),
@@ -252,7 +252,7 @@ def test_time(monkeypatch):
 def test_monitors():
     """Effective sample sizes of four responses of equal, and of unequal, weight; rates and entropies against others."""
     weights = torch.tensor([[1.0, 1, 1, 1], [3, 1, 0, 0], [NAN] * 4], dtype=torch.float64)
-    sized = make_statistics(weights=weights, square_norms=weights)
+    sized = make_statistics(reward_weights=weights, square_norms=weights)
     assert logged(Monitors(it=BaselineBlowUp(1.1, 3)), sized) == pytest.approx(
         {
             "monitor/effective_sample_size": (1 + 0.4) / 2,
@@ -369,7 +369,7 @@ def test_samples_are_the_best_the_worst_and_those_of_most_of_the_update(first):
     best, *_ = table_of(stats, rows=1)
     i = 1 if first else 0
     share = {0: "16.7%", 1: "4.2%"}[first]  # lengths 1, 4, 3/4 and 1/4 of parts
-    assert best[2:] == [stats.batch.rollouts[i].text, "1", best[4], f"{stats.weights[first, i]:.3g}", share]
+    assert best[2:] == [stats.batch.rollouts[i].text, "1", best[4], f"{stats.reward_weights[first, i]:.3g}", share]
 
 
 def test_without_shares_none_is_the_largest():

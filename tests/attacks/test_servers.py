@@ -19,7 +19,7 @@ from tampering import SPOILS
 from oblr.batch.types import Sampling
 from oblr.errors import EngineDiedError, GarbledError, SettingError
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.rollout import proof
 from oblr.rollout.client import Client, Refused
 from oblr.rollout.replies import ask
@@ -45,7 +45,7 @@ def engine(tmp_path_factory):
     place = engine.arguments.index("--middleware")
     engine.arguments[place:place] = ["--middleware", "tampering.Tamper"]
     engine.start()
-    engine.sync(TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
+    engine.sync(PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
     engine.folder = folder
     yield engine
     engine.close()

@@ -82,7 +82,7 @@ def as_lists(groups):
     lengths, energies = groups.lengths.tolist(), iter(groups.tokens.energy.tolist())
     return Step(
         groups.rewards.tolist(),
-        groups.weights.tolist(),
+        groups.reward_weights.tolist(),
         lengths,
         groups.greedy_rewards.tolist(),
         [[[next(energies) for _ in range(length)] for length in row] for row in lengths],

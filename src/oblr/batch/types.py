@@ -99,8 +99,8 @@ class RolloutBatch:
         return self.rollouts[q * self.group_size : (q + 1) * self.group_size]
 
 
-class TokenScores(NamedTuple):
-    """What the policy says of each scored token, float32 [n]; only ``logprobs`` is differentiable.
+class TokenStatistics(NamedTuple):
+    """What the policy says of each target token, float32 [n]; only ``logprobs`` is differentiable.
 
     Attributes:
         logprobs: log-probability of the token.
@@ -293,7 +293,7 @@ class StepStatistics:
             missing=0.0,
         ),
     ]
-    weights: Annotated[Tensor, Column("what the baseline weighs the reward with", "weight", "weight")]
+    reward_weights: Annotated[Tensor, Column("what the baseline weighs the reward with", "weight", "weight")]
     square_norms: Annotated[
         Tensor,
         Column(

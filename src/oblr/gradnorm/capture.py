@@ -214,7 +214,7 @@ def capture(
             something else than tokens.
     """
     tape = Tape(model, segments, head_segments, mode, linear_norms or ExactNorms(), token_ids)
-    tape.head.tape = tape  # for head_scores, which does without the head's forward
+    tape.head.tape = tape  # for head_statistics, which does without the head's forward
     seen = tape.embedding.register_forward_pre_hook(lambda _, given: tape.see(given[0]))
     owners: dict[nn.Parameter, str] = {}
     patched: list[tuple[nn.Module, Any]] = []

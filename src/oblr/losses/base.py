@@ -53,11 +53,11 @@ class Surrogate(ABC):
         Args:
             tokens: of complete groups; where ``per_token``, of any whole responses.
             advantages: ``A_i`` [S], or [n] where the baseline's differ from token to token; the ``f`` of a ``signed``
-                loss then do too, and are [n]. Without them, which is how the weights of the baseline are found,
+                loss then do too, and are [n]. Without them, which is how the baseline's weights of rewards are found,
                 nothing is clipped that only one sign would have clipped.
         """
 
-    def weights(self, tokens: ResponseTokens, square_norms: Tensor) -> Tensor:
+    def reward_weights(self, tokens: ResponseTokens, square_norms: Tensor) -> Tensor:
         """``‖z_i Σ_t f_it ∇θ log π_it‖²``, what the baseline weighs rewards with, float64 [S].
 
         Args:
@@ -67,7 +67,7 @@ class Surrogate(ABC):
         return (scale if self.per_token else scale * self.factors(tokens)).square() * square_norms
 
     def coefficients(self, tokens: ResponseTokens, advantages: Tensor, per_token: bool) -> Tensor:
-        """``A_i z_i f_it / G`` of every token's score, float64 [n], if ``per_token``.
+        """``A_i z_i f_it / G`` of every token's ``∇θ log π``, float64 [n], if ``per_token``.
 
         Otherwise of every response [S]: of ``∇θ log π(o_i|q)``, or of ``Σ_t f_it ∇θ log π_it`` where ``f`` differs
         between its tokens.

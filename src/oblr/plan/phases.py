@@ -37,7 +37,7 @@ class Alone:
 
 
 @contextmanager
-def phases(run: DryRun, lm: nn.Module, scorer: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def phases(run: DryRun, lm: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Tell ``run`` which phase it is in; elsewhere it is in ``rest``, and in ``backward`` as it sees by itself."""
     stack: list[Any] = []
 
@@ -61,7 +61,7 @@ def phases(run: DryRun, lm: nn.Module, scorer: nn.Module, optimizer: torch.optim
     blocks = cast(nn.ModuleList, cast(Any, lm).base_model.layers)
     again = enter(lambda: "recomputation" if run.device.phase in ("backward", "recomputation") else run.device.phase)
     with ExitStack() as hooks:
-        for module, before in [(scorer, enter(lambda: "forward")), *((block, again) for block in blocks)]:
+        for module, before in [(model, enter(lambda: "forward")), *((block, again) for block in blocks)]:
             hooks.callback(module.register_forward_pre_hook(before).remove)
             # Checkpointing ends what it computes again by an error, as soon as it has all that it needs.
             hooks.callback(module.register_forward_hook(leave, always_call=True).remove)

@@ -34,7 +34,7 @@ def first_fault(stats: StepStatistics) -> Fault | None:
         ("reward", stats.scores, every),
         ("reward less its KL penalty", stats.rewards, every),
         ("log π − log μ", stats.log_ratios, live),
-        ("weight in the baseline", stats.weights, live),
+        ("weight in the baseline", stats.reward_weights, live),
         ("advantage", stats.advantages, live),
         ("coefficient", stats.coefficients, live),
     ):

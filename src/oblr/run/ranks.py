@@ -32,7 +32,7 @@ ranks know alike. P: the policy's parameters. M: parts of micro-batches, of whic
 | checkpoint | objects | |
 
 What is made of a head under FSDP must not depend on a rank's own number of targets: see
-:meth:`oblr.policy.model.TokenScorer.forward`.
+:meth:`oblr.policy.model.PolicyModel.forward`.
 """
 
 import weakref
