@@ -46,19 +46,19 @@ LOOPS = {
     ("batch_mean",): lambda s, q, i, t: (sum(map(sum, s.rewards)) - s.rewards[q][i]) / (N * G - 1),
     ("opo",): lambda s, q, i, t: weighted(s.rewards[q], s.lengths[q], others(i)),
     ("opo", ("pooled", True)): lambda s, q, i, t: weighted(s.rewards[q], s.lengths[q], range(G)),
-    ("gradient_weighted",): lambda s, q, i, t: weighted(s.rewards[q], s.reward_weights[q], others(i)),
-    ("gradient_weighted", ("form", "pooled")): lambda s, q, i, t: weighted(s.rewards[q], s.reward_weights[q], range(G)),
+    ("gradient_weighted",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),
+    ("gradient_weighted", ("form", "pooled")): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], range(G)),
     ("gradient_weighted", ("form", "cross_fitted")): lambda s, q, i, t: weighted(
-        s.rewards[q], s.reward_weights[q], [j for j in range(G) if (j - i) % 2]
+        s.rewards[q], s.weights[q], [j for j in range(G) if (j - i) % 2]
     ),
     ("shrinkage",): lambda s, q, i, t: shrunk(s, q, i, [1.0] * G),
-    ("shrinkage", ("weighted", True)): lambda s, q, i, t: shrunk(s, q, i, s.reward_weights[q]),
+    ("shrinkage", ("weighted", True)): lambda s, q, i, t: shrunk(s, q, i, s.weights[q]),
     ("remax",): lambda s, q, i, t: s.greedy[q],
     ("otb",): lambda s, q, i, t: token_mean(s, q, t, others(i)),
     ("otb", ("pooled", True)): lambda s, q, i, t: token_mean(s, q, t, list(range(G))),
-    ("adaptive",): lambda s, q, i, t: weighted(s.rewards[q], s.reward_weights[q], others(i)),  # of the first step
+    ("adaptive",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),  # of the first step
     ("value",): lambda s, q, i, t: 0.0,  # of the first step
-    ("history",): lambda s, q, i, t: weighted(s.rewards[q], s.reward_weights[q], others(i)),  # of the first visit
+    ("history",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),  # of the first visit
     ("history", ("weighted", False)): lambda s, q, i, t: statistics.mean(s.rewards[q][j] for j in others(i)),
 }
 
