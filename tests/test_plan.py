@@ -230,9 +230,9 @@ def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
     packed = pack(batch.rollouts(lengths))
     with (
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
-        real.score(real.gradnorm, [packed], batch.group_size) as scores,
+        real.measure(real.gradnorm, [packed], batch.group_size) as measured,
     ):
-        scores.backward(torch.ones(len(lengths), dtype=torch.float64))
+        measured.backward(torch.ones(len(lengths), dtype=torch.float64))
     held = peak = sum(p.nbytes + p.grad.nbytes for p in lm.parameters())
     events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     for event in sorted(events, key=lambda event: event.start_ns()):

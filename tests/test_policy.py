@@ -125,8 +125,8 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
     policy, (stats,) = take_steps(tmp_path, batch, gradnorm=gradnorm, token_budget=token_budget)
 
     lm = tiny_model(tied)
-    scores = log_gradients(lm, batch.rollouts, TEMPERATURE)
-    norms = [square_norm(g) for g in scores]
+    gradients = log_gradients(lm, batch.rollouts, TEMPERATURE)
+    norms = [square_norm(g) for g in gradients]
     ratios, entropies = [], []
     for rollout in batch.rollouts:
         with torch.no_grad():
@@ -143,7 +143,7 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
             others = [j for j in members if j != i]
             baseline = sum(weights[j] * REWARDS[j] for j in others) / sum(weights[j] for j in others)
             coefficients.append(ratios[i] * (REWARDS[i] - baseline) / GROUP_SIZE)
-        groups.append(combine([scores[i] for i in members], coefficients))
+        groups.append(combine([gradients[i] for i in members], coefficients))
     gradient = combine(groups, [1 / 4] * 4)
 
     difference = square_norm({name: found.double() + gradient[name] for name, found in policy.gradient.items()})

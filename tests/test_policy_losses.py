@@ -45,7 +45,7 @@ BETA = 0.2
 class Response:
     """One response under a policy: its tokens' log-probabilities, a leaf to differentiate by, and their gradients.
 
-    ``scores`` is [T, P]: ``∇θ log π_t`` with all parameters laid end to end.
+    ``gradients`` is [T, P]: ``∇θ log π_t`` with all parameters laid end to end.
     """
 
     logs: Tensor
@@ -53,7 +53,7 @@ class Response:
     reference: Tensor
     energy: Tensor
     hidden: Tensor
-    scores: Tensor
+    gradients: Tensor
     reward: float
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ def measure(lm, batch, reference) -> list[list[Response]]:
         targets = torch.tensor(rollout.completion.token_ids)[:, None]
         hidden, table = distributions(lm, rollout)
         logs = table.gather(1, targets).squeeze(1)
-        scores = [flat(torch.autograd.grad(log, list(lm.parameters()), retain_graph=True)) for log in logs]
+        gradients = [flat(torch.autograd.grad(log, list(lm.parameters()), retain_graph=True)) for log in logs]
         with torch.no_grad():
             responses.append(
                 Response(
@@ -99,7 +99,7 @@ def measure(lm, batch, reference) -> list[list[Response]]:
                     reference=distributions(reference, rollout)[1].gather(1, targets).squeeze(1),
                     energy=(torch.zeros_like(table).scatter(1, targets, 1.0) - table.exp()).square().sum(1),
                     hidden=hidden.detach(),
-                    scores=torch.stack(scores),
+                    gradients=torch.stack(gradients),
                     reward=rollout.reward,
                 )
             )
@@ -109,7 +109,7 @@ def measure(lm, batch, reference) -> list[list[Response]]:
 def response_gradients(objective: Tensor, group: list[Response]) -> list[Tensor]:
     """What each response contributes to the objective's gradient, [P] each."""
     slopes = torch.autograd.grad(objective, [response.logs for response in group])
-    return [slope @ response.scores for slope, response in zip(slopes, group, strict=True)]
+    return [slope @ response.gradients for slope, response in zip(slopes, group, strict=True)]
 
 
 # --- published objectives -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every logged number, from a stats made by hand, beside what it is worked out to by hand."""
+"""Every logged number, from statistics made by hand, beside what it is worked out to by hand."""
 
 import html
 import io

@@ -70,7 +70,7 @@ class Baseline(ABC):
 
     @property
     def words(self) -> str:
-        """What is taken from a response's reward, in words, for the header of a stats."""
+        """What is taken from a response's reward, in words, for the header of a report."""
         return type(self).__name__
 
     @abstractmethod

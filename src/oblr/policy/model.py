@@ -205,7 +205,7 @@ def load_sharded(
     attention: str = SDPA,
     lora: LoRA | None = None,
 ) -> PolicyModel:
-    """A model with the causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
+    """The causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
 
     Collective.
 
