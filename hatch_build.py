@@ -1,4 +1,4 @@
-"""What a wheel has beside code: configuration, pages, the demo's policy, the revision. ``oblr.run.places`` finds them.
+"""What a wheel has beside code: configuration, pages, the demo's policy, the revision. ``oblr.run.paths`` finds them.
 
 An editable install has none of it, since it reads the clone.
 """

@@ -18,7 +18,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import reasoning_gym
-from report import ROOT, Figure, median_ratio, write
+from figures import ROOT, Figure, median_ratio, write
 
 from oblr.rewards.confinement import LEVELS, available
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 from contract_uses import uses
-from report import ROOT, Figure, at_most, write
+from figures import ROOT, Figure, at_most, write
 
 OLDEST = "0.24.0"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64", "manylinux1_x86_64")

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from report import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, at_least, at_most, write
 
 from oblr.record.curves import read_curves
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from report import ROOT, Estimate, Figure, at_least, write
+from figures import ROOT, Estimate, Figure, at_least, write
 from smollm2 import smollm2
 
 from oblr.metrics.accuracy import ProblemAccuracy

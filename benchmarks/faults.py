@@ -40,7 +40,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from report import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, at_least, at_most, write
 from strikes import PHASES
 
 from oblr.record.curves import read_curves
@@ -100,13 +100,13 @@ class Ended:
 
 def train(folder: Path, *overrides: str, strike: str = "", inside: str = "") -> Ended:
     """``python src/train.py``; ``strike`` is a callback of :mod:`strikes`, ``inside`` a shell command around "$@"."""
-    report = folder.with_suffix(".report")
-    report.unlink(missing_ok=True)
+    journal = folder.with_suffix(".journal")
+    journal.unlink(missing_ok=True)
     command = [sys.executable, "src/train.py", f"paths.output_dir={folder}", *overrides]
     if not strike and any(override.startswith("ckpt_path=") for override in overrides):
         command.append("~callbacks.strike")  # a run that goes on takes its own settings
     if strike:
-        command.append(f"+callbacks.strike={{_target_: strikes.{strike}, report: {report}}}")
+        command.append(f"+callbacks.strike={{_target_: strikes.{strike}, journal: {journal}}}")
     if inside:
         command = ["unshare", "-rm", "sh", "-c", inside, "sh", *command]
     path = os.pathsep.join(filter(None, (str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH"))))
@@ -122,7 +122,7 @@ def train(folder: Path, *overrides: str, strike: str = "", inside: str = "") -> 
     screen, errors = process.communicate(timeout=600)
     while any_left(process.pid):
         time.sleep(0.1)
-    seconds = time.time() - report.stat().st_mtime if report.exists() else None
+    seconds = time.time() - journal.stat().st_mtime if journal.exists() else None
     return Ended(process.returncode, screen, errors.splitlines(), seconds)
 
 
@@ -164,7 +164,7 @@ class Reference:
         keep = f"callbacks.checkpoints.keep={setup.steps}"
         ended = train(folder, *setup.command, f"steps={setup.steps}", keep, strike="Phases")
         assert ended.status == 0, ended
-        seconds = json.loads(folder.with_suffix(".report").read_text())
+        seconds = json.loads(folder.with_suffix(".journal").read_text())
         self.seconds = {phase: statistics.median(spent) for phase, spent in seconds.items()}
         self.digests = {path.name: digests(path) for path in by_age(folder / "checkpoints")}
 
@@ -255,7 +255,7 @@ def kill_chain(
         chain.kills.append(
             Killed(
                 rank,
-                **json.loads(folder.with_suffix(".report").read_text()),
+                **json.loads(folder.with_suffix(".journal").read_text()),
                 saved=saved,
                 half_written=sorted(path.name for path in folder.glob("checkpoints/*.part/*")),
                 seconds=ended.seconds,
@@ -306,7 +306,7 @@ def revive(reference: Reference, folder: Path, process: str, seed: int) -> Reviv
     step, delay = rng.randint(1, setup.steps), rng.random() * reference.seconds["rollout"]
     strike = f"KillServer, phase: rollout, step: {step}, seconds: {delay:.4f}, process: '{process}'"
     ended = train(folder, *setup.command, f"steps={setup.steps}", strike=strike)
-    struck = json.loads(folder.with_suffix(".report").read_text())["step"]
+    struck = json.loads(folder.with_suffix(".journal").read_text())["step"]
     same = ended.status == 0 and reference.has(folder) and reference.exported(folder)
     same = same and curves(folder) == curves(reference.folder)
     return Revived(process, struck, f"step {struck} is repeated: the rollout engine died" in ended.screen, same)

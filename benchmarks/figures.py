@@ -1,69 +1,108 @@
-"""What the cog blocks of README and pages print: figures of committed results, in sentences and in tables.
+"""The one form of every result: a table on the screen, and ``results/NAME.json`` in ``benchmarks`` or ``studies``."""
 
-``python benchmarks/measured.py`` runs all blocks and writes what they print below them.
-"""
-
-import re
-from collections.abc import Iterable, Mapping
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-from measured import results
+from rich.console import Console
+from rich.table import Table
 
-NUMBER = r"[-+−]?\d[\d,.]*(?:e-?\d+)?"
-#: A number with what may belong to it: a per cent sign, an interval.
-FIGURE = rf"{NUMBER}(?: %)?(?: \[{NUMBER}, {NUMBER}\])?"
+from oblr.run.provenance import revision, versions
 
-
-def values(name: str) -> dict[str, float]:
-    """The figures of a result without their intervals."""
-    return {figure: of["value"] for figure, of in results(name).items()}
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def with_ends(figure: Mapping[str, Any], form: str = ".1f") -> str:
-    """A figure and its interval."""
-    return f"{figure['value']:{form}} [{figure['low']:{form}}, {figure['high']:{form}}]"
+@dataclass(frozen=True)
+class Figure:
+    """A measured number; ``holds`` says whether it meets ``target`` ("" and None where there is none)."""
+
+    name: str
+    value: float
+    unit: str
+    target: str = ""
+    holds: bool | None = None
 
 
-def percent(figure: Mapping[str, Any], form: str = ".0f") -> str:
-    """A share and its interval, in percent."""
-    value, low, high = (f"{100 * figure[end]:{form}}" for end in ("value", "low", "high"))
-    return f"{value} % [{low}, {high}]"
+@dataclass(frozen=True)
+class Estimate(Figure):
+    """A figure with its 95 % interval."""
+
+    low: float = math.nan
+    high: float = math.nan
 
 
-def power(value: float, form: str = ".0e") -> str:
-    """A number by its power of ten, as pages write it: 5e-6."""
-    return f"{value:{form}}".replace("e-0", "e-")
+def median_ratio(
+    name: str, ratios: Sequence[float], unit: str, most: float | None = None, least: float | None = None
+) -> Estimate:
+    """The median of paired ratios with its 95 % interval, between order statistics; a target holds where that does.
 
-
-def put(**figures: object) -> None:
-    """Print what stands below the block, each number that a comment with a name follows anew: 1.14<!--short-->.
-
-    Raises:
-        ValueError: a name has no such number, or is another than those that are given.
+    Args:
+        most, least: the target, if there is one.
     """
-    import cog  # there while cog runs a block
-
-    named = re.findall(r"<!--(\w+)-->", cog.previous)
-    numbers = re.compile(rf"{FIGURE}(?=<!--(\w+)-->)")
-    if set(named) != set(figures) or named != numbers.findall(cog.previous):
-        raise ValueError(f"{sorted(figures)} are given, and numbers have to stand before {named}")
-    print(numbers.sub(lambda found: str(figures[found[1]]), cog.previous), end="")
-
-
-def table(titles: str, rows: Iterable[Iterable[object]]) -> None:
-    """Print a table, whose ``titles`` stand between bars as in Markdown."""
-    print(titles)
-    print("|" + "---|" * (titles.count("|") - 1))
-    for row in rows:
-        print("| " + " | ".join(map(str, row)) + " |")
+    ordered, n = sorted(ratios), len(ratios)
+    # as many at each end as still leave 95 % between: of 9 one, since 2·P(at most 1 of 9 below the median) = 3.9 %
+    left = max((k for k in range(n) if 2 * sum(math.comb(n, j) for j in range(k + 1)) / 2**n <= 0.05), default=-1)
+    low, high = (ordered[left + 1], ordered[n - left - 2]) if left >= 0 else (math.nan, math.nan)
+    figure = Estimate(name, median(ordered), unit, low=low, high=high)
+    if most is not None:
+        return replace(figure, target=f"≤ {most:g}", holds=high <= most)
+    return figure if least is None else replace(figure, target=f"≥ {least:g}", holds=low >= least)
 
 
-def demo() -> None:
-    """Print what the demo reached, which more than one page shows."""
-    of = values("demo")
-    rows = []
-    for seed in (1, 2, 3):
-        before, after = (of[f"seed {seed}: held-out sampled accuracy {when}"] for when in ("before", "after"))
-        rise, gap = of[f"seed {seed}: rise"], of[f"seed {seed}: largest log-prob gap"]
-        rows.append([seed, f"{before:.1f} %", f"{after:.1f} %", f"+{rise:.1f} points", power(gap)])
-    table("| seed | held-out accuracy before | after | rise | largest log-prob gap |", rows)
+def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
+    return Figure(name, value, unit, f"≤ {bound:g}", value <= bound)
+
+
+def at_least(name: str, value: float, unit: str, bound: float) -> Figure:
+    return Figure(name, value, unit, f"≥ {bound:g}", value >= bound)
+
+
+def write(name: str, figures: list[Figure], keep: bool = False, **details: Any) -> None:
+    """Print the figures and keep them, with what they were measured with, and with ``details`` for who asks why.
+
+    Args:
+        keep: also those of the earlier result that were not measured again, each with the revision that it is of.
+    """
+    table = Table("figure", "value", "unit", "target", "holds", title=name)
+    for figure in figures:
+        holds = {None: "", True: "yes", False: "NO"}[figure.holds]
+        interval = f" [{figure.low:.4g}, {figure.high:.4g}]" if isinstance(figure, Estimate) else ""
+        table.add_row(figure.name, f"{figure.value:.4g}{interval}", figure.unit, figure.target, holds)
+    Console(width=120).print(table)
+    # The folders of this machine say nothing elsewhere.
+    arguments = [Path(argument).name if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
+    script = Path(sys.argv[0]).resolve().relative_to(ROOT)
+    result = {
+        "command": ["python", script.as_posix(), *arguments],
+        "versions": versions(),
+        "revision": revision(ROOT),
+        "figures": [asdict(figure) for figure in figures],
+        **details,
+    }
+    path = ROOT / ("studies" if script.parts[0] == "studies" else "benchmarks") / "results" / f"{name}.json"
+    if keep:
+        earlier, measured = json.loads(path.read_text()), {figure.name for figure in figures}
+        others = (figure for figure in earlier["figures"] if figure["name"] not in measured)
+        result["figures"] += [{"revision": earlier["revision"], **figure} for figure in others]
+    path.write_text(text(result))
+
+
+def text(result: dict[str, Any]) -> str:
+    """JSON with a line for each figure, and for each entry of other tables."""
+
+    def dumped(part: Any) -> str:
+        return json.dumps(part, ensure_ascii=False)
+
+    def lines(part: Any) -> str:
+        if isinstance(part, dict):
+            return "{\n" + ",\n".join(f"    {dumped(name)}: {dumped(of)}" for name, of in part.items()) + "\n  }"
+        if isinstance(part, list) and any(isinstance(of, dict) for of in part):
+            return "[\n" + ",\n".join(f"    {dumped(of)}" for of in part) + "\n  ]"
+        return dumped(part)
+
+    return "{\n" + ",\n".join(f"  {dumped(name)}: {lines(part)}" for name, part in result.items()) + "\n}\n"

@@ -29,8 +29,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from figures import ROOT, Figure, at_most, write
 from pasted import code, commands
-from report import ROOT, Figure, at_most, write
 
 SHORT = "steps=2 rollout.prompts_per_step=4 data.held_out.size=8"
 #: Of the transformers engine, which starts sooner than vLLM; nothing else is to be tried where all is quick.

@@ -27,11 +27,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from figures import ROOT, Figure, at_most, write
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from report import ROOT, Figure, at_most, write
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from report import ROOT, Figure, write
+from figures import ROOT, Figure, write
 
 from oblr.run.provenance import revision, versions
 
@@ -122,7 +122,7 @@ def newest(journal: Path, device: str) -> list[dict[str, Any]]:
     return [found[name] for name in PARTS if name in found]
 
 
-def report(journal: Path, device: str) -> None:
+def put_together(journal: Path, device: str) -> None:
     """The table and the result, of all parts that have been measured on this device."""
     rows = newest(journal, device)
     figures = [Figure(**figure) for row in rows for figure in row["figures"]]
@@ -206,14 +206,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--parts", nargs="+")
-    parser.add_argument("--report", metavar="DEVICE", help="measure nothing; write the result from what is kept of it")
+    parser.add_argument(
+        "--put-together", metavar="DEVICE", help="measure nothing; write the result from what is kept of it"
+    )
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
         alone(args.part, args.into, args.quick)
-    if args.report:
-        return report(RESULTS / "gpu.jsonl", args.report)
+    if args.put_together:
+        return put_together(RESULTS / "gpu.jsonl", args.put_together)
     if not args.quick and not torch.cuda.is_available():
         raise SystemExit("gpu.py: there is no CUDA device here; --quick runs the same code on the CPU")
     names, same = chosen(args.parts, args.quick), identity(args.quick)
@@ -233,7 +235,7 @@ def main() -> None:
             failed[name] = row["error"]
         missing = f"{row['missing']} is not installed" if row["missing"] else ""
         print(f"{name}: {row['seconds']:.0f} s", *filter(None, (missing, row["error"])), sep="; ", flush=True)
-    report(journal, same["device"])
+    put_together(journal, same["device"])
     if failed:
         raise SystemExit("\n".join(f"gpu.py: {name} failed: {error}" for name, error in failed.items()))
 

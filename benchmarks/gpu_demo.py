@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 
-from report import ROOT, Figure
+from figures import ROOT, Figure
 
 #: What ``src/train.py experiment=pocket`` imports, besides torch, transformers and vLLM.
 NEEDED = ("hydra", "lightning", "torchmetrics", "datasets", "reasoning_gym", "pint", "tensorboard", "vllm")

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from oblr.batch.types import Rollout
 from oblr.policy.fused import fuse
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figures import ROOT, Figure
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds, used_memory
-from report import ROOT, Figure
 from transformers import AutoConfig, PreTrainedModel
 
-from oblr.packing import pack
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, Sampling
 from oblr.policy.attention import SDPA, choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion, Problem
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Problem, Rollout, Sampling
 
 POCKET = ROOT / "models" / "pocket"
 GROUP_SIZE, CHECKED = 8, 64
@@ -58,7 +59,7 @@ class Pair:
             lm, folder = load_model(str(POCKET), "float32", SDPA).to(DEVICE), POCKET
             if GPU:
                 fuse(lm)
-        self.config, self.scorer = lm.config, TokenScorer(lm, 1.0)
+        self.config, self.model = lm.config, PolicyModel(lm, 1.0)
         self.engine = VLLMEngine(str(folder), self.dtype, self.longest, enforce_eager=self.eager)
 
     @property
@@ -67,7 +68,7 @@ class Pair:
 
     def sync(self, version: int) -> None:
         """All weights sent, then some numbers of each read back and compared."""
-        noted = NotedWeights(self.scorer.weights(getattr(torch, self.dtype)), self.dtype, 0, version)
+        noted = NotedWeights(self.model.weights(getattr(torch, self.dtype)), self.dtype, 0, version)
         self.engine.sync(noted, version)
         noted.compare(self.engine.read(noted.blocks))
 
@@ -87,7 +88,7 @@ class Pair:
         """``|log π − log μ|`` of every response token."""
         packed = pack(rollouts).to(DEVICE)
         with torch.no_grad(), autocast(self.mixed):
-            return (self.scorer(packed).logprobs - packed.behaviour_logprobs).abs()
+            return (self.model(packed).logprobs - packed.behaviour_logprobs).abs()
 
 
 def measure(quick: bool, model: str, graphs: str) -> Iterator[Figure | str]:

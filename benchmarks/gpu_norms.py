@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from figures import Figure, at_most
 from gpu_device import DEVICE, GPU, autocast, random_model, random_rollouts
-from report import Figure, at_most
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
-from oblr.packing import pack
 from oblr.policy.attention import SDPA, VARLEN, choose_attention
-from oblr.policy.model import TokenScorer
-from oblr.types import Rollout
+from oblr.policy.model import PolicyModel
 
 GROUP_SIZE, PROMPT = 4, 8
 KINDS = [(tier, passes) for tier in ("exact", "sketch") for passes in ("one", "two")] + [("logit", "one")]
@@ -44,15 +44,15 @@ def flat(lm: PreTrainedModel) -> Tensor:
     return torch.cat([p.grad.double().flatten() for p in lm.parameters()])
 
 
-def oracle(scorer: TokenScorer, rollouts: list[Rollout], coefficients: Tensor) -> Truth:
+def oracle(model: PolicyModel, rollouts: list[Rollout], coefficients: Tensor) -> Truth:
     """Autograd's own backward, sequence by sequence."""
     norms, groups = [], []
     for i, rollout in enumerate(rollouts):
-        scorer.zero_grad()
-        function = scorer(pack([rollout]).to(DEVICE)).logprobs.sum()
+        model.zero_grad()
+        function = model(pack([rollout]).to(DEVICE)).logprobs.sum()
         with no_autocast(function):
             function.backward()
-        gradient = flat(scorer.lm)
+        gradient = flat(model.lm)
         norms.append(gradient.square().sum())
         if i % GROUP_SIZE == 0:
             groups.append(torch.zeros_like(gradient))
@@ -60,11 +60,11 @@ def oracle(scorer: TokenScorer, rollouts: list[Rollout], coefficients: Tensor) -
     return Truth(torch.stack(norms), sum(groups), torch.stack([group.square().sum() for group in groups]))
 
 
-def found(scorer: TokenScorer, rollouts: list[Rollout], coefficients: Tensor, norms: GradNorms) -> Truth:
-    scorer.zero_grad()
-    with norms.score(scorer, scorer.lm, [pack(rollouts).to(DEVICE)], GROUP_SIZE) as scores:
-        groups = scores.backward(coefficients)
-    return Truth(scores.weights, flat(scorer.lm), groups)
+def found(model: PolicyModel, rollouts: list[Rollout], coefficients: Tensor, norms: GradNorms) -> Truth:
+    model.zero_grad()
+    with norms.measure(model, model.lm, [pack(rollouts).to(DEVICE)], GROUP_SIZE) as measured:
+        groups = measured.backward(coefficients)
+    return Truth(measured.square_norms, flat(model.lm), groups)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
@@ -119,16 +119,16 @@ def measure(quick: bool) -> Iterator[Figure | str]:
             if mixed and GPU and own != VARLEN:
                 yield f"varlen attention is left out: torch {torch.__version__} has none with shared heads"
             for attention, fused in variants:
-                scorer = TokenScorer(random_model(config, attention, fused), 0.9)
+                model = PolicyModel(random_model(config, attention, fused), 0.9)
                 label = f"{'tied' if tied else 'untied'}, {precision}, {attention}{', fused' * fused}"
                 with autocast(mixed):
-                    truth = oracle(scorer, rollouts, coefficients)
+                    truth = oracle(model, rollouts, coefficients)
                     right = right or truth
                     own_errors = errors(truth, right) if mixed else None
                     if own_errors:
                         for what, error in own_errors.items():
                             yield Figure(f"{label}: autograd's error of {what}", error, "")
                     for tier, passes in KINDS:
-                        ours = found(scorer, rollouts, coefficients, GradNorms(tier, passes))
+                        ours = found(model, rollouts, coefficients, GradNorms(tier, passes))
                         kind = f"{label}, {tier}, {passes} pass{'es' * (passes == 'two')}"
                         yield from compared(kind, tier, errors(ours, right if mixed else truth), own_errors)

@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import hydra
 import torch
+from figures import Figure, at_most
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds
 from hydra.types import RunMode
-from report import Figure, at_most
 
+from oblr.batch.types import LogprobGap, RolloutBatch
 from oblr.commands.compose import composer
 from oblr.commands.plan import draft, planned_config
 from oblr.plan.phases import Alone
 from oblr.plan.roofline import GPUS
 from oblr.policy.attention import choose_attention
 from oblr.policy.loading import checkpoint_blocks
-from oblr.policy.model import TokenScorer
-from oblr.types import LogprobGap, RolloutBatch
+from oblr.policy.model import PolicyModel
 
 
 class OneDevice(Alone):
@@ -38,7 +38,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     attention = choose_attention(config, GPU, torch.bfloat16 if mixed else torch.float32)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
     policy.to(DEVICE)
-    policy.scorer = TokenScorer(random_model(config, attention, fused=GPU), 1.0)
+    policy.scorer = PolicyModel(random_model(config, attention, fused=GPU), 1.0)
     checkpoint_blocks(policy.scorer.lm, drafted.world.checkpointing)
     policy.trainer = cast(Any, OneDevice(1, cfg.trainer.precision))
     optimizer = policy.make_optimizer(policy.parameters())

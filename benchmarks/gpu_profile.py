@@ -8,9 +8,9 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from figures import Figure
 from gpu_device import GPU, random_model
 from gpu_updates import hide_gpus, speed_of, updates
-from report import Figure
 from roofline import BATCHES, Case, Count, policy, shape
 from torch.profiler import ProfilerActivity, profile
 
@@ -19,7 +19,7 @@ from oblr.plan.roofline import Speed, predict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.attention import choose_attention
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 PROFILED = ("plain", "exact, one pass", "sketch, one pass")
 LARGEST = 20
@@ -59,12 +59,12 @@ def measure(quick: bool, tokens: str) -> Iterator[Figure | str]:
     config = shape(128, 4, 512, True) if quick else Case("4B", tokens, "plain").config
     batch = Batch(2, 4, 48, 32) if quick else BATCHES[tokens]
     attention = choose_attention(config, GPU, torch.bfloat16 if GPU else torch.float32)
-    scorer = TokenScorer(random_model(config, attention, fused=GPU), 1.0)
-    for p in scorer.parameters():
+    model = PolicyModel(random_model(config, attention, fused=GPU), 1.0)
+    for p in model.parameters():
         p.grad = torch.zeros_like(p)
     activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * GPU]
     found: dict[str, Counter[str]] = {}
-    for kind, update in updates(scorer, batch, list(PROFILED), GPU).items():
+    for kind, update in updates(model, batch, list(PROFILED), GPU).items():
         for _ in range(2):
             update()
         finish()

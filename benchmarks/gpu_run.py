@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from figures import ROOT, Figure
 from gpu_demo import NEEDED, PHASES, train
 from hydra.types import RunMode
-from report import ROOT, Figure
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch
+from figures import ROOT, Figure, at_most
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, seconds
-from report import ROOT, Figure, at_most
 from roofline import BATCHES, shape
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
@@ -17,7 +17,7 @@ from oblr.policy.attention import SDPA, choose_attention
 from oblr.policy.autograds import Gaps
 from oblr.policy.fused import fuse
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 
 def policy(model: str, quick: bool) -> tuple[PreTrainedModel, bool]:
@@ -58,13 +58,13 @@ def noted() -> Iterator[dict[str, tuple[float, float]]]:
 
 def measure(quick: bool, model: str) -> Iterator[Figure | str]:
     lm, mixed = policy(model, quick)
-    scorer, longest = TokenScorer(lm, 1.0), BATCHES["2048"].longest if mixed else None
+    policy_model, longest = PolicyModel(lm, 1.0), BATCHES["2048"].longest if mixed else None
     refused: list[SettingError] = []
     yield f"attention: {lm.config._attn_implementation}"
 
     def check() -> None:
         try:
-            selfcheck.check(scorer, torch.bfloat16 if mixed else torch.float32, longest, scorer.longest_row)
+            selfcheck.check(policy_model, torch.bfloat16 if mixed else torch.float32, longest, policy_model.longest_row)
         except SettingError as error:
             refused.append(error)
 

@@ -5,13 +5,13 @@ from statistics import median
 from typing import Any, cast
 
 import torch
+from figures import Figure
 from gpu_device import DEVICE, GIB, GPU, autocast, seconds
 from gpu_engine import GROUP_SIZE, Pair
-from report import Figure
 from roofline import policy as policy_of
 
+from oblr.batch.types import RolloutBatch
 from oblr.plan.phases import Alone
-from oblr.types import RolloutBatch
 
 STEPS = 2
 
@@ -40,7 +40,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     def update() -> None:
         batch = found["batch"]
         with autocast(pair.mixed):
-            found["report"] = policy.update(batch, batch.rewards, found["gap"], fresh=True)
+            found["moments"] = policy.update(batch, batch.rewards, found["gap"], fresh=True).moments
 
     taken: dict[str, list[float]] = {"sync": [], "rollout": [], "check": [], "update": []}
     for step in range(STEPS + 1):
@@ -56,7 +56,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     yield Figure(f"{label}: whole", 1e3 * whole, "ms")
     yield Figure(f"{label}: tokens", sum(one.n_tokens for one in batch.rollouts) / whole, "tokens/s")
     yield Figure(f"{label}: |Δ log p|, mean", found["gap"].mean, "nats")
-    yield Figure(f"{label}: M1 / M2", found["report"].moments.mean_square / found["report"].moments.square_mean, "")
+    yield Figure(f"{label}: M1 / M2", found["moments"].mean_square / found["moments"].square_mean, "")
     if GPU:
         yield Figure(f"{label}: peak of the policy's own memory", torch.cuda.max_memory_allocated() / GIB, "GiB")
     pair.engine.close()

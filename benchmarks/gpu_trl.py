@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 
-from report import ROOT, Figure
+from figures import ROOT, Figure
 
 
 def measure(quick: bool) -> Iterator[Figure | str]:

@@ -12,18 +12,18 @@ from multiprocessing import get_context
 from statistics import median
 
 import torch
+from figures import Figure
 from gpu_device import DEVICE, GIB, GPU, autocast, random_model, random_rollouts, seconds
-from report import Figure
 from roofline import BATCHES, CALIBRATED, KINDS, PROMPT, TOKENS, Case, Count, policy, shape
 
+from oblr.batch.packing import pack
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast, rounded_once
-from oblr.packing import pack
 from oblr.plan.machine import this_cpu
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.policy.attention import choose_attention
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 WARM_UP, ROUNDS, WORKERS = 2, 5, 6
 Update = Callable[[], None]
@@ -38,14 +38,14 @@ def kinds_of(size: str, checkpointing: bool) -> list[str]:
     return [kind for kind in KINDS if size == "4B" or kind in CALIBRATED if not checkpointing or "sketch" not in kind]
 
 
-def updates(scorer: TokenScorer, batch: Batch, kinds: list[str], mixed: bool) -> dict[str, Update]:
+def updates(model: PolicyModel, batch: Batch, kinds: list[str], mixed: bool) -> dict[str, Update]:
     """Every kind on one micro-batch; each adds to ``.grad``, and rounds the weights for itself."""
     lengths, prompt = batch.full(TOKENS), batch.longest - batch.response
-    packed = pack(random_rollouts(lengths, prompt, scorer.lm.config.vocab_size)).to(DEVICE)
+    packed = pack(random_rollouts(lengths, prompt, model.lm.config.vocab_size)).to(DEVICE)
 
     def plain() -> None:
         with autocast(mixed):
-            function = scorer(packed).logprobs.sum()
+            function = model(packed).logprobs.sum()
             with no_autocast(function):
                 function.backward()
 
@@ -53,16 +53,16 @@ def updates(scorer: TokenScorer, batch: Batch, kinds: list[str], mixed: bool) ->
         norms, ones = GradNorms(*KINDS[kind]), torch.ones(len(lengths), dtype=torch.float64, device=DEVICE)
 
         def update() -> None:
-            scored = norms.score(scorer, scorer.lm, [packed], batch.group_size)
-            with autocast(mixed), rounded_once(), scored as scores:
-                scores.backward(ones)
+            scored = norms.measure(model, model.lm, [packed], batch.group_size)
+            with autocast(mixed), rounded_once(), scored as measured:
+                measured.backward(ones)
 
         return update
 
     return {kind: plain if kind == "plain" else ours(kind) for kind in kinds}
 
 
-def timed(scorer: TokenScorer, kinds: dict[str, Update]) -> tuple[dict[str, float], dict[str, float], list[str]]:
+def timed(model: PolicyModel, kinds: dict[str, Update]) -> tuple[dict[str, float], dict[str, float], list[str]]:
     """Median seconds and GiB at the peak of each kind that fits; and those that do not."""
     taken: dict[str, list[float]] = {}
     peaks, too_large = {}, []
@@ -80,7 +80,7 @@ def timed(scorer: TokenScorer, kinds: dict[str, Update]) -> tuple[dict[str, floa
             torch.cuda.empty_cache()
     for _ in range(ROUNDS):
         for kind, times in taken.items():
-            scorer.zero_grad(set_to_none=False)
+            model.zero_grad(set_to_none=False)
             times.append(seconds(kinds[kind]))
     return {kind: median(times) for kind, times in taken.items()}, peaks, too_large
 
@@ -99,13 +99,13 @@ def of_shape(
     yield f"attention: {attention}"
     if find_spec("liger_kernel") is None:
         yield "liger-kernel is not installed: rotary embeddings and SwiGLU are not fused, though predicted so"
-    scorer = TokenScorer(random_model(config, attention, fused=True), 1.0)
-    for p in scorer.parameters():
+    model = PolicyModel(random_model(config, attention, fused=True), 1.0)
+    for p in model.parameters():
         p.grad = torch.zeros_like(p)
     if checkpointing:
-        scorer.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     lengths = BATCHES[tokens].full(TOKENS)
-    times, peaks, too_large = timed(scorer, updates(scorer, BATCHES[tokens], list(cases), True))
+    times, peaks, too_large = timed(model, updates(model, BATCHES[tokens], list(cases), True))
     flops = model_flops(config, lengths, sum(lengths) - PROMPT * len(lengths))
     for kind, time in times.items():
         name = cases[kind].name
@@ -131,10 +131,10 @@ def on_cpu() -> Iterator[Figure | str]:
     """The same in small: float32, and as fast as this CPU is just now."""
     config, batch, speed = shape(128, 4, 512, True), Batch(2, 4, 48, 32), this_cpu()
     lengths, kinds = batch.full(TOKENS), ["plain", "exact, one pass"]
-    scorer = TokenScorer(random_model(config, choose_attention(config, GPU, torch.float32), fused=False), 1.0)
-    for p in scorer.parameters():
+    model = PolicyModel(random_model(config, choose_attention(config, GPU, torch.float32), fused=False), 1.0)
+    for p in model.parameters():
         p.grad = torch.zeros_like(p)
-    times, _, _ = timed(scorer, updates(scorer, batch, kinds, False))
+    times, _, _ = timed(model, updates(model, batch, kinds, False))
     for kind, time in times.items():
         work = plan_update(policy(kind, sum(lengths)), config, World(gpu=False), batch).work
         yield Figure(f"CPU, T=48: {kind}: measured", 1e3 * time, "ms")

@@ -21,17 +21,18 @@ from statistics import mean
 from typing import Any
 
 import torch
+from figures import Figure, at_most, median_ratio, write
 from ghost_clipping import GhostClipping
-from report import Figure, at_most, median_ratio, write
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import PackedBatch, pack
+from oblr.batch.types import Rollout
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import PackedBatch, pack
-from oblr.policy.model import TokenScorer
-from oblr.types import Completion, Problem, Rollout
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion, Problem
 
 SEQUENCES, GROUP_SIZE, PROMPT, VOCAB, LARGE_VOCAB = 8, 4, 16, 8192, 151_936
 Update = Callable[[], None]
@@ -85,11 +86,11 @@ def updates(vocabulary: int, length: int) -> dict[str, Update]:
     ids = torch.tensor([rollout.prompt_ids + rollout.completion.token_ids for rollout in batch])
     first, end = torch.full((len(batch),), PROMPT), torch.full((len(batch),), length)
     lm, peer = model(vocabulary), GhostClipping(model(vocabulary))
-    scorer = TokenScorer(lm, 1.0)
+    policy_model = PolicyModel(lm, 1.0)
 
     def plain() -> None:
         lm.zero_grad()
-        scorer(packed).logprobs.sum().backward()
+        policy_model(packed).logprobs.sum().backward()
 
     def whole_logits() -> None:
         lm.zero_grad()
@@ -100,11 +101,11 @@ def updates(vocabulary: int, length: int) -> dict[str, Update]:
         norms = []
         for single in singles:
             lm.zero_grad()
-            scorer(single).logprobs.sum().backward()
+            policy_model(single).logprobs.sum().backward()
             norms.append(sum(p.grad.square().sum() for p in lm.parameters()))
         weights = coefficients(torch.stack(norms))
         lm.zero_grad()
-        (scorer(packed).logprobs * weights[packed.target_segments.ids]).sum().backward()
+        (policy_model(packed).logprobs * weights[packed.target_segments.ids]).sum().backward()
 
     def ghost_clipping() -> None:
         peer.lm.zero_grad()
@@ -115,17 +116,17 @@ def updates(vocabulary: int, length: int) -> dict[str, Update]:
         "plain, whole logits": whole_logits,
         "loop + update": loop,
         "Opacus, ghost clipping": ghost_clipping,
-        **{kind: ours(scorer, packed, kind) for kind in OURS},
+        **{kind: ours(policy_model, packed, kind) for kind in OURS},
     }
 
 
-def ours(scorer: TokenScorer, packed: PackedBatch, kind: str) -> Update:
+def ours(policy_model: PolicyModel, packed: PackedBatch, kind: str) -> Update:
     tier = GradNorms(**OURS[kind])
 
     def update() -> None:
-        scorer.zero_grad()
-        with tier.score(scorer, scorer.lm, [packed], GROUP_SIZE) as scores:
-            scores.backward(coefficients(scores.weights))
+        policy_model.zero_grad()
+        with tier.measure(policy_model, policy_model.lm, [packed], GROUP_SIZE) as measured:
+            measured.backward(coefficients(measured.square_norms))
 
     return update
 
@@ -182,13 +183,15 @@ def ragged_times(rounds: int) -> list[Figure]:
     batch = rollouts(
         torch.linspace(24, 120, 32)[torch.randperm(32, generator=torch.Generator().manual_seed(2))].int().tolist()
     )
-    scorer, packed = TokenScorer(model(), 1.0), pack(batch)
+    policy_model, packed = PolicyModel(model(), 1.0), pack(batch)
 
     def plain() -> None:
-        scorer.zero_grad()
-        scorer(packed).logprobs.sum().backward()
+        policy_model.zero_grad()
+        policy_model(packed).logprobs.sum().backward()
 
-    return over_plain("T=24 to 120", {"plain": plain, **{kind: ours(scorer, packed, kind) for kind in OURS}}, rounds)
+    return over_plain(
+        "T=24 to 120", {"plain": plain, **{kind: ours(policy_model, packed, kind) for kind in OURS}}, rounds
+    )
 
 
 def times(length: int, rounds: int) -> list[Figure]:
@@ -200,16 +203,16 @@ def times(length: int, rounds: int) -> list[Figure]:
 def errors(length: int, draws: int) -> list[Figure]:
     """Largest relative error of ``n_i`` (exact), and root mean square error (sketch), against one backward each."""
     lm = model()
-    scorer, batch = TokenScorer(lm, 1.0), rollouts([length] * SEQUENCES)
+    policy_model, batch = PolicyModel(lm, 1.0), rollouts([length] * SEQUENCES)
     oracle = []
     for rollout in batch:
         lm.zero_grad()
-        scorer(pack([rollout])).logprobs.sum().backward()
+        policy_model(pack([rollout])).logprobs.sum().backward()
         oracle.append(sum(p.grad.double().square().sum() for p in lm.parameters()))
 
     def relative(step: int, **settings: object) -> Tensor:
-        with GradNorms(**settings).score(scorer, lm, [pack(batch)], GROUP_SIZE, step) as scores:
-            return scores.weights / torch.stack(oracle) - 1
+        with GradNorms(**settings).measure(policy_model, lm, [pack(batch)], GROUP_SIZE, step) as measured:
+            return measured.square_norms / torch.stack(oracle) - 1
 
     sketches = torch.stack([relative(step, tier="sketch", passes="one") for step in range(draws)])
     found = {

@@ -1,4 +1,4 @@
-"""A callback that times the others: ``+callbacks.cost={_target_: hooks.Cost, report: …}``."""
+"""A callback that times the others: ``+callbacks.cost={_target_: hooks.Cost, journal: …}``."""
 
 import functools
 import json
@@ -19,11 +19,11 @@ class Cost(Callback):
     """Times the others of a run, and writes what they took of each step but the first.
 
     Args:
-        report: a JSON file: of each step its seconds and those of each observer.
+        journal: a JSON file: of each step its seconds and those of each observer.
     """
 
-    def __init__(self, report: str):
-        self.report = Path(report)
+    def __init__(self, journal: str):
+        self.journal = Path(journal)
         self.since, self.inside = 0.0, False
         self.seconds, self.steps = Counter[str](), list[dict[str, float]]()
 
@@ -58,4 +58,4 @@ class Cost(Callback):
         self.since, self.seconds = now, Counter()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.report.write_text(json.dumps(self.steps[1:]))
+        self.journal.write_text(json.dumps(self.steps[1:]))

@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from figures import ROOT, Figure, at_least, at_most, write
 from labelled import beside, hedged, labelled
-from report import ROOT, Figure, at_least, at_most, write
 from rewards import OWN_ROWS, Case, judge, read, under_attack
 from spellings import Spelling, spellings
 

@@ -38,7 +38,7 @@ from faults import (
     step_of,
     train,
 )
-from report import ROOT, Figure, at_least, write
+from figures import ROOT, Figure, at_least, write
 from strikes import set_back
 
 from oblr.run.manifest import by_age
@@ -72,8 +72,8 @@ def strike(reference: Reference, folder: Path, seed: int) -> Struck:
         delay = rng.random() * reference.seconds["rewards"]
         how = f"KillReward, phase: rewards, step: {step}, seconds: {delay:.4f}, place: {place}"
     ended = train(folder, *setup.command, f"steps={setup.steps}", strike=how)
-    report = folder.with_suffix(".report")
-    struck = json.loads(report.read_text())["step"] if report.exists() else 0
+    journal = folder.with_suffix(".journal")
+    struck = json.loads(journal.read_text())["step"] if journal.exists() else 0
     whole = ended.status == 0 and struck > 0
     newest = whole and step_of(by_age(folder / "checkpoints")[-1]) == setup.steps
     same = newest and reference.has(folder) and reference.exported(folder)

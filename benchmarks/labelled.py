@@ -17,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from statistics import median
 
-from report import ROOT, Estimate, Figure, at_most
+from figures import ROOT, Estimate, Figure, at_most
 from rewards import MATH, Case, judge
 
 from oblr.metrics.accuracy import wilson

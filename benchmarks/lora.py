@@ -24,17 +24,17 @@ from pathlib import Path
 from statistics import mean
 
 import torch
+from figures import ROOT, Figure, at_least, at_most, median_ratio, write
 from gradnorm import GROUP_SIZE, SEQUENCES, coefficients, model, peak_memory, rollouts, take_turns
-from report import ROOT, Figure, at_least, at_most, median_ratio, write
 from safetensors.torch import load_file
 from training import composed
 
+from oblr.batch.packing import pack
 from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.plan.memory import GIB
 from oblr.policy.adapter import LoRA, adapters
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.record.curves import read_curves
 
 RANK, ALPHA = 32, 64.0
@@ -51,7 +51,7 @@ SMALLER = (
 )
 
 
-def policy(adapted: bool) -> TokenScorer:
+def policy(adapted: bool) -> PolicyModel:
     """Its B are not zero, as after some steps."""
     lm = model()
     if adapted:
@@ -59,21 +59,21 @@ def policy(adapted: bool) -> TokenScorer:
         generator = torch.Generator().manual_seed(0)
         for name, p in adapters(lm).items():
             p.data += ("lora_B" in name) * 0.02 * torch.randn(p.shape, generator=generator)
-    return TokenScorer(lm, 1.0)
+    return PolicyModel(lm, 1.0)
 
 
 def step(adapted: bool, exact: bool, length: int) -> Callable[[], None]:
-    scorer, packed = policy(adapted), pack(rollouts([length] * SEQUENCES))
-    trained = [p for p in scorer.parameters() if p.requires_grad]
+    policy_model, packed = policy(adapted), pack(rollouts([length] * SEQUENCES))
+    trained = [p for p in policy_model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-6)
 
     def update() -> None:
         optimizer.zero_grad()
         if exact:
-            with GradNorms("exact", "one").score(scorer, scorer.lm, [packed], GROUP_SIZE) as scores:
-                scores.backward(coefficients(scores.weights))
+            with GradNorms("exact", "one").measure(policy_model, policy_model.lm, [packed], GROUP_SIZE) as measured:
+                measured.backward(coefficients(measured.square_norms))
         else:
-            scorer(packed).logprobs.sum().backward()
+            policy_model(packed).logprobs.sum().backward()
         optimizer.step()
 
     return update
@@ -109,21 +109,21 @@ def cost(length: int, rounds: int) -> list[Figure]:
 
 
 def exactness(length: int) -> list[Figure]:
-    scorer, batch = policy(adapted=True), rollouts([length] * SEQUENCES)
-    trained = [p for p in scorer.parameters() if p.requires_grad]
+    policy_model, batch = policy(adapted=True), rollouts([length] * SEQUENCES)
+    trained = [p for p in policy_model.parameters() if p.requires_grad]
     oracle = []
     for rollout in batch:
-        scorer.zero_grad()
-        scorer(pack([rollout])).logprobs.sum().backward()
+        policy_model.zero_grad()
+        policy_model(pack([rollout])).logprobs.sum().backward()
         oracle.append(torch.cat([p.grad.double().flatten() for p in trained]))
     weights = torch.linspace(-1, 1.3, SEQUENCES)
     expected = sum(c * gradient for c, gradient in zip(weights.double(), oracle, strict=True))
     figures = []
     for passes in ("one", "two"):
-        scorer.zero_grad()
-        with GradNorms("exact", passes).score(scorer, scorer.lm, [pack(batch)], GROUP_SIZE) as scores:
-            scores.backward(weights)
-        error = (scores.weights / torch.stack([gradient.square().sum() for gradient in oracle]) - 1).abs().max()
+        policy_model.zero_grad()
+        with GradNorms("exact", passes).measure(policy_model, policy_model.lm, [pack(batch)], GROUP_SIZE) as measured:
+            measured.backward(weights)
+        error = (measured.square_norms / torch.stack([gradient.square().sum() for gradient in oracle]) - 1).abs().max()
         found = torch.cat([p.grad.double().flatten() for p in trained])
         label = f"T={length}, adapters: relative"
         figures.append(at_most(f"{label} error of n_i, exact, {passes} pass(es)", error.item(), "", 1e-5))

@@ -1,7 +1,7 @@
 """The committed results of benchmarks and studies; ``python benchmarks/measured.py`` writes what pages say of them.
 
 That is docs/measured.md, which says which code each was measured at, and what the cog blocks of README and pages print
-(``figures.py``). With ``--check`` it writes nothing, and shows what pages lack of the results.
+(``quoted.py``). With ``--check`` it writes nothing, and shows what pages lack of the results.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ def _measured_by(path: Path, revision: str) -> str:
 
 def cog(*options: str) -> int:
     """Run the blocks of README and pages; the status says whether all went well."""
-    setting = ("--verbosity=1", "-P", "-p", "from figures import *")
+    setting = ("--verbosity=1", "-P", "-p", "from quoted import *")
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     return Cog().main(["cog", *setting, *options, *map(str, pages)])
 

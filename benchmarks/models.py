@@ -31,20 +31,21 @@ from typing import get_args
 
 import torch
 import transformers
+from figures import ROOT, Figure, at_most, write
 from random_models import random_model
-from report import ROOT, Figure, at_most, write
 from tiny_models import CONTEXT, VOCABULARY, NotBuilt, lacking, tiny
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms, Passes
-from oblr.packing import pack
 from oblr.policy.loading import without_dropout
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.selfcheck import check
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 QUICK = (
     *("qwen3", "llama", "gemma2", "gemma3_text", "granite", "cohere", "gpt2", "gpt_neox", "phi", "exaone4"),
@@ -97,14 +98,14 @@ def autograds(lm: PreTrainedModel, rollouts: Sequence[Rollout]) -> Found:
     return Found(torch.cat(logs), norms, torch.tensor(groups, dtype=torch.float64), whole)
 
 
-def steps(scorer: TokenScorer, passes: Passes, rollouts: Sequence[Rollout]) -> Found:
+def steps(model: PolicyModel, passes: Passes, rollouts: Sequence[Rollout]) -> Found:
     """By the step's own route."""
-    lm = scorer.lm.train()
+    lm = model.lm.train()
     lm.zero_grad()
-    with GradNorms("exact", passes).score(scorer, lm, [pack(rollouts, scorer.longest_row)], GROUP_SIZE) as scores:
-        groups = scores.backward(torch.tensor(COEFFICIENTS, dtype=torch.float64))
+    with GradNorms("exact", passes).measure(model, lm, [pack(rollouts, model.longest_row)], GROUP_SIZE) as measured:
+        groups = measured.backward(torch.tensor(COEFFICIENTS, dtype=torch.float64))
     gradient = {name: p.grad.double() for name, p in lm.named_parameters() if p.grad is not None}
-    return Found(scores.tokens.logs, scores.weights, groups, gradient)
+    return Found(measured.tokens.logs, measured.square_norms, groups, gradient)
 
 
 def square(gradient: dict[str, Tensor]) -> float:
@@ -140,12 +141,12 @@ def judge(make: Callable[[], PreTrainedModel], lacks: Callable[[PreTrainedModel]
     except NotBuilt as why:
         return "not built", str(why), 0.0
     try:
-        scorer = TokenScorer(without_dropout(lm), TEMPERATURE)
-        check(scorer, torch.float32, CONTEXT, scorer.longest_row)
+        model = PolicyModel(without_dropout(lm), TEMPERATURE)
+        check(model, torch.float32, CONTEXT, model.longest_row)
     except SettingError as why:
         return "refused", str(why).removeprefix("policy.path: "), 0.0
     try:
-        worst, right = compare(scorer, sequences())
+        worst, right = compare(model, sequences())
     except Exception as error:  # which the self-check has let through
         return "wrong", f"{type(error).__name__}: {' '.join(str(error).split())[:120]}", 0.0
     if right and (kinds := lacks(lm)):
@@ -153,11 +154,11 @@ def judge(make: Callable[[], PreTrainedModel], lacks: Callable[[PreTrainedModel]
     return "right" if right else "wrong", "", worst
 
 
-def compare(scorer: TokenScorer, rollouts: Sequence[Rollout]) -> tuple[float, bool]:
+def compare(model: PolicyModel, rollouts: Sequence[Rollout]) -> tuple[float, bool]:
     """The largest error of the step with these, and whether that is rounding."""
-    truth = autograds(copy.deepcopy(scorer.lm).double(), rollouts)
-    worst = max(error(steps(scorer, passes, rollouts), truth) for passes in get_args(Passes)[1:])
-    return worst, worst <= TOLERANCE or worst <= 2 * error(autograds(copy.deepcopy(scorer.lm), rollouts), truth)
+    truth = autograds(copy.deepcopy(model.lm).double(), rollouts)
+    worst = max(error(steps(model, passes, rollouts), truth) for passes in get_args(Passes)[1:])
+    return worst, worst <= TOLERANCE or worst <= 2 * error(autograds(copy.deepcopy(model.lm), rollouts), truth)
 
 
 def alone(make: Callable[[], PreTrainedModel], lacks: Callable[[PreTrainedModel], list[str]] = lambda _: []) -> Verdict:

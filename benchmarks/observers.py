@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from report import ROOT, Figure, median_ratio, write
+from figures import ROOT, Figure, median_ratio, write
 
 #: Experiment → most that observers may take of a step, and how many steps are taken.
 EXPERIMENTS = {"pocket": (0.02, 40), "smollm2_cpu": (0.005, 10)}
@@ -25,15 +25,15 @@ EXPERIMENTS = {"pocket": (0.02, 40), "smollm2_cpu": (0.005, 10)}
 
 def measured(experiment: str, steps: int) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report")
+        journal = Path(folder, "journal")
         command = [
             *(sys.executable, "src/train.py", f"experiment={experiment}", f"steps={steps}"),
             *(f"paths.output_dir={folder}/run", "~callbacks.evaluation"),
-            f"+callbacks.cost={{_target_: hooks.Cost, report: {report}}}",
+            f"+callbacks.cost={{_target_: hooks.Cost, journal: {journal}}}",
         ]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "benchmarks", ROOT / "src", ROOT)))}
         subprocess.run(command, cwd=ROOT, check=True, env=environment)
-        return json.loads(report.read_text())
+        return json.loads(journal.read_text())
 
 
 def main() -> None:

@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from report import ROOT, Figure, median_ratio, write
+from figures import ROOT, Figure, median_ratio, write
 
+from oblr.batch.types import Sampling
 from oblr.data.ends import stopped
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.problem import Completion, Problem
 from oblr.rewards.pool import RewardPool
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Sampling
 
 T = TypeVar("T")
 POCKET = ROOT / "models" / "pocket"
@@ -70,7 +70,7 @@ def rounds(count: int, prompts: int, slower: Sequence[float]) -> Iterator[tuple[
     asked, sampling = [tokenizer.encode(problem.prompt) for problem in problems], Sampling(GROUP_SIZE, 1.0, 64, (0,))
     engine = VLLMEngine(str(POCKET), "float32", 128, max_num_seqs=AT_ONCE)
     engine.start()
-    engine.sync(TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
+    engine.sync(PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
 
     def read(place: int, completion: Completion) -> tuple[Problem, str, Completion]:
         completion, text = stopped(tokenizer, completion, sampling)

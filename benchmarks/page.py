@@ -27,11 +27,12 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import torch
+from figures import ROOT, Figure, at_most, median_ratio, write
 from playwright.sync_api import Browser, Page, sync_playwright
-from report import ROOT, Figure, at_most, median_ratio, write
 
 from callbacks.rollouts import RolloutLog
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.types import LogprobGap, Moments, Rollout, RolloutBatch, StepStatistics
 from oblr.gradnorm.measure import GradNorms
 from oblr.problem import Completion, Problem
 from oblr.record.curves import METRICS
@@ -41,7 +42,6 @@ from oblr.report.live import Live
 from oblr.report.page import html, write_report
 from oblr.report.pieces import FILES, Beside
 from oblr.report.runs import find_runs, read_run
-from oblr.types import LogprobGap, Moments, Rollout, RolloutBatch, StepReport
 
 PROMPTS, SIZE = 16, 8
 #: Words of a response.
@@ -66,8 +66,8 @@ FRAMES = """() => {
 VOCABULARY = ["".join(random.Random(i).choices("abcdefghijklmnopqrstuvwxyz", k=3 + i % 8)) for i in range(5000)]
 
 
-def step(words: int, draw: random.Random) -> StepReport:
-    """What a step of 128 responses reports, with numbers that have all their digits."""
+def step(words: int, draw: random.Random) -> StepStatistics:
+    """What a step of 128 responses finds, with numbers that have all their digits."""
     rollouts = [
         Rollout(
             Problem(f"problem/{i // SIZE}", f"What is {draw.randrange(10**6)} + {draw.randrange(10**6)}?", "7"),
@@ -80,7 +80,7 @@ def step(words: int, draw: random.Random) -> StepReport:
     ]
     batch = RolloutBatch(rollouts, SIZE, 0)
     numbers = torch.tensor([draw.random() for _ in rollouts], dtype=torch.float64).view(PROMPTS, SIZE)
-    return StepReport(
+    return StepStatistics(
         batch=batch,
         first=0,
         problems=batch.problems,
@@ -91,7 +91,7 @@ def step(words: int, draw: random.Random) -> StepReport:
         finished=batch.finished,
         live=torch.ones(PROMPTS, dtype=torch.bool),
         square_norms=numbers,
-        weights=numbers,
+        reward_weights=numbers,
         advantages=batch.rewards - batch.rewards.mean(1, keepdim=True),
         coefficients=numbers,
         group_squares=numbers.sum(1),

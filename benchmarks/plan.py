@@ -18,12 +18,13 @@ from typing import Any
 
 import lightning as L
 import torch
+from figures import ROOT, Figure, at_most, write
 from gradnorm import peak_memory
 from hydra import compose, initialize_config_dir
-from report import ROOT, Figure, at_most, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.types import RolloutBatch
 from oblr.commands.compose import register_resolvers
 from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
@@ -33,7 +34,6 @@ from oblr.plan.update import Batch, World, plan_update
 from oblr.policy.step import PolicyModule
 from oblr.run.strategies import FSDP
 from oblr.schedules.constant import ConstantSchedule
-from oblr.types import RolloutBatch
 
 CONFIG = Qwen3Config(
     vocab_size=151_936,

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.segments import Segments
 from oblr.gradnorm import capture, contractions, head, measure, tape, uses
-from oblr.packing import PackedBatch
-from oblr.policy import model as scorers
+from oblr.policy import model as models
 from oblr.policy import selfcheck
 from oblr.policy.step import PolicyModule
-from oblr.segments import Segments
 
 SHAPE = {
     "vocab_size": 97,
@@ -234,7 +234,7 @@ CAPTURE: dict[str, Plant] = {
         capture, "EmbeddingUse", lambda right: lambda m, n, e, s, ids, tied: right(m, n, e.roll(1, 0), s, ids, tied)
     ),
     "the temperature forgotten by slices": in_code(
-        scorers, "head_scores", lambda right: lambda h, x, targets, temperature: right(h, x, targets, 1.0)
+        models, "head_statistics", lambda right: lambda h, x, targets, temperature: right(h, x, targets, 1.0)
     ),
     "a norm's input gradient without its mean": in_code(
         capture._RMSNorm, "backward", lambda right: staticmethod(_without_the_mean)
@@ -290,8 +290,8 @@ def missing_layer(lm: PreTrainedModel, share: float) -> AbstractContextManager[A
 
 def warmer(lm: PreTrainedModel, share: float) -> AbstractContextManager[Any]:
     """Of the temperature, where the head is gone through in slices."""
-    right = scorers.head_scores
-    return patch.object(scorers, "head_scores", lambda h, x, targets, t: right(h, x, targets, t * (1 + share)))
+    right = models.head_statistics
+    return patch.object(models, "head_statistics", lambda h, x, targets, t: right(h, x, targets, t * (1 + share)))
 
 
 def steeper(lm: PreTrainedModel, share: float) -> AbstractContextManager[Any]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from report import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, at_least, at_most, write
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -29,14 +29,14 @@ from callbacks.observer import Observer
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
 from oblr.baselines.adaptive import AdaptiveBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch, StepStatistics
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.policy.judgement import PATIENCE
 from oblr.policy.step import PolicyModule
 from oblr.problem import Completion, Problem
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import Rollout, RolloutBatch, StepReport
 
 sys.path.insert(0, str(ROOT / "tests"))
 from poisons import POISONS, spoilt
@@ -87,8 +87,8 @@ class Watch(Observer):
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def on_step(self, trainer: L.Trainer, policy: PolicyModule, report: StepReport) -> None:
-        self.count("refused" if report.refused else "taken", policy)
+    def on_step(self, trainer: L.Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        self.count("refused" if stats.refused else "taken", policy)
 
     on_refused = on_step
 

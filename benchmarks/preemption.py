@@ -18,18 +18,18 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from figures import ROOT, Figure, at_most, write
 from hydra import compose, initialize_config_dir
-from report import ROOT, Figure, at_most, write
 
+from oblr.batch.types import Sampling
 from oblr.commands.compose import register_resolvers
 from oblr.commands.plan import draft, speed_of
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.plan.duration import Serving, engine_pass
 from oblr.plan.memory import ENGINE_SEQUENCES, ENGINE_TOKENS
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Sampling
 
 POCKET = ROOT / "models" / "pocket"
 #: Tokens of a block of the cache, on a GPU and on a CPU.
@@ -133,7 +133,7 @@ def real(prompts: int, blocks: int, at_once: int) -> list[Figure]:
     asked = [tokenizer.encode(problem.prompt) for problem in problems]
     engine = Small(blocks, at_once)
     engine.start()
-    engine.sync(TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
+    engine.sync(PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
     scheduler, given_up = engine._llm.llm_engine.engine_core.engine_core.scheduler, []
     preempt = scheduler._preempt_request
     scheduler._preempt_request = lambda request, *rest, **named: given_up.append(1) or preempt(request, *rest, **named)

@@ -25,15 +25,15 @@ from typing import Any
 import hydra
 import lightning as L
 import torch
-from report import ROOT, Figure, at_most, write
+from figures import ROOT, Figure, at_most, write
 from training import composed
 
 from callbacks.observer import Observer
+from oblr.batch.types import RolloutBatch, StepStatistics
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
-from oblr.types import RolloutBatch, StepReport
 
 POCKET = ROOT / "models" / "pocket"
 STEPS, PROMPTS, GROUP_SIZE = 5, 16, 4
@@ -43,7 +43,7 @@ CASES = [(tying, engine) for engine in ("hf", "vllm") for tying in ("tied", "unt
 
 
 class Replay(Observer):
-    """Gives every run the rollouts of the first one, and keeps what its steps report.
+    """Gives every run the rollouts of the first one, and keeps what its steps stats.
 
     Args:
         folder: of the rollouts, ``<step>.pkl`` each; where they are missing they are recorded.
@@ -65,13 +65,13 @@ class Replay(Observer):
         share = len(batch.rollouts)
         return replace(batch, rollouts=pickle.loads(path.read_bytes())[rank * share :][:share])
 
-    def on_step(self, trainer: L.Trainer, policy: PolicyModule, report: StepReport) -> None:
-        moments = report.moments
+    def on_step(self, trainer: L.Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        moments = stats.moments
         self.steps.append(
             {
-                "norms": report.square_norms.nan_to_num(-1.0),
+                "norms": stats.square_norms.nan_to_num(-1.0),
                 "moments": torch.tensor([moments.mean_square, moments.square_mean], dtype=torch.float64),
-                "learning rate": torch.tensor([report.lr], dtype=torch.float64),
+                "learning rate": torch.tensor([stats.lr], dtype=torch.float64),
             }
         )
         self.seconds.append(policy.clock.reset())

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from report import ROOT, Figure, at_most, write
+from figures import ROOT, Figure, at_most, write
 from rich.console import Console
 from rich.table import Table
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from report import Figure, at_least, at_most, write
+from figures import Figure, at_least, at_most, write
 from spellings import number
 
 from oblr.problem import Completion, Problem

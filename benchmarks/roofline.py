@@ -18,23 +18,23 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from report import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, at_least, at_most, write
 from transformers import AutoConfig, PretrainedConfig, Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import RolloutBatch, TokenStatistics
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.plan.machine import rest, this_cpu
 from oblr.plan.phases import PHASES
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, Update, World, plan_update
 from oblr.plan.work import Work
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
-from oblr.types import RolloutBatch, TokenScores
 
 GIB, TOKENS, GROUP_SIZE, PROMPT = 2**30, 8192, 4, 64
 #: kind → tier and passes
@@ -144,7 +144,7 @@ class PlainPolicy(PolicyModule):
     def update(self, batch: RolloutBatch, *unused: Any, **settings: Any) -> None:  # type: ignore[override]
         for _groups, parts in self.micro_batches(batch, torch.ones(batch.n_groups, dtype=torch.bool)):
             for packed in parts:
-                total = cast(TokenScores, self.scorer(packed)).logprobs.sum()
+                total = cast(TokenStatistics, self.scorer(packed)).logprobs.sum()
                 with no_autocast(total):
                     total.backward()
         self.optimizers().step()  # type: ignore[union-attr]
@@ -234,18 +234,18 @@ CALIBRATED = ("plain", "logit", "sketch, one pass", "exact, one pass", "exact, t
 def measured(config: Qwen3Config, kind: str, lengths: list[int], batch: Batch, rounds: int) -> float:
     """Seconds of a real update on the CPU, of its micro-batch alone; the median."""
     torch.manual_seed(0)
-    scorer, packed = TokenScorer(Qwen3ForCausalLM(config).train(), 1.0), pack(batch.rollouts(lengths))
+    model, packed = PolicyModel(Qwen3ForCausalLM(config).train(), 1.0), pack(batch.rollouts(lengths))
     tier, passes = KINDS[kind]
     norms, taken = GradNorms(tier, passes), []
     for _ in range(rounds + 1):
-        scorer.zero_grad(set_to_none=False)
+        model.zero_grad(set_to_none=False)
         rest()
         start = time.perf_counter()
         if kind == "plain":
-            scorer(packed).logprobs.sum().backward()
+            model(packed).logprobs.sum().backward()
         else:
-            with norms.score(scorer, scorer.lm, [packed], GROUP_SIZE) as scores:
-                scores.backward(torch.ones(len(lengths), dtype=torch.float64))
+            with norms.measure(model, model.lm, [packed], GROUP_SIZE) as measured:
+                measured.backward(torch.ones(len(lengths), dtype=torch.float64))
         taken.append(time.perf_counter() - start)
     return statistics.median(taken[1:])
 

@@ -15,19 +15,20 @@ from collections.abc import Callable
 
 import lightning as L
 import torch
+from figures import Figure, at_most, write
 from gradnorm import OURS
-from report import Figure, at_most, write
 from torch.utils.data import DataLoader
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
+from oblr.problem import Completion, Problem
 from oblr.schedules.constant import ConstantSchedule
-from oblr.types import Completion, Problem, Rollout, RolloutBatch
 
 VOCAB, PROMPT, GROUP_SIZE = 1024, 16, 4
 #: hidden size → layers; about 1, 3, 10, 30 and 100 million parameters
@@ -117,15 +118,15 @@ def live_figures(quick: bool) -> list[Figure]:
 def per_token(hidden: int, count: int, length: int, rounds: int) -> dict[str, float]:
     """Seconds a token of each kind of update, the fastest of some rounds."""
     lm, packed = model(hidden), pack(rollouts(count, length))
-    scorer, coefficients = TokenScorer(lm, 1.0), torch.linspace(-1, 1.3, count)
+    policy_model, coefficients = PolicyModel(lm, 1.0), torch.linspace(-1, 1.3, count)
 
     def plain() -> None:
-        scorer(packed).logprobs.sum().backward()
+        policy_model(packed).logprobs.sum().backward()
 
     def ours(tier: GradNorms) -> Callable[[], None]:
         def update() -> None:
-            with tier.score(scorer, lm, [packed], min(count, GROUP_SIZE)) as scores:
-                scores.backward(coefficients)
+            with tier.measure(policy_model, lm, [packed], min(count, GROUP_SIZE)) as measured:
+                measured.backward(coefficients)
 
         return update
 

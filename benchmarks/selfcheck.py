@@ -20,19 +20,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest.mock import patch
 
 import torch
+from figures import ROOT, Figure, at_most, median_ratio, write
 from planted import FAULTS, GRADED, SHAPE, coarser, deep, healthy
-from report import ROOT, Figure, at_most, median_ratio, write
 from smollm2 import FOLDER
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy import rounding, selfcheck
 from oblr.policy.autograds import Gaps
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
-from oblr.types import Completion, Problem, Rollout
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion, Problem
 
 FAMILIES = [(family, tied) for family in ("qwen3", "qwen2") for tied in (True, False)]
 DEPTHS, AUTOCAST_DEPTHS, GAINS = (2, 12, 36, 64), (2, 12), (1.0, 2.0)
@@ -47,7 +48,7 @@ def said_of(lm: PreTrainedModel, precision: str, fault: AbstractContextManager[o
     lm = lm.bfloat16() if precision == "bfloat16" else lm
     try:
         with fault, _autocast(precision):
-            selfcheck.check(TokenScorer(lm, 0.8), torch.float32 if precision == "float32" else torch.bfloat16)
+            selfcheck.check(PolicyModel(lm, 0.8), torch.float32 if precision == "float32" else torch.bfloat16)
     except SettingError as error:
         return str(error)
     return ""
@@ -131,25 +132,25 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def update(scorer: TokenScorer, group: Sequence[Rollout], groups: int) -> None:
+def update(model: PolicyModel, group: Sequence[Rollout], groups: int) -> None:
     """One batch of equal groups."""
     norms = GradNorms("exact", "two")
     for _ in range(groups):
-        with norms.score(scorer, scorer.lm, [pack(group)], GROUP_SIZE) as scores:
-            scores.backward(torch.ones(GROUP_SIZE, dtype=torch.float64))
-    scorer.zero_grad()
+        with norms.measure(model, model.lm, [pack(group)], GROUP_SIZE) as measured:
+            measured.backward(torch.ones(GROUP_SIZE, dtype=torch.float64))
+    model.zero_grad()
 
 
 def cost(name: str, lm: PreTrainedModel, rounds: int, groups: int) -> Figure:
-    scorer, group, ratios = TokenScorer(lm, 1.0), [], []
+    model, group, ratios = PolicyModel(lm, 1.0), [], []
     generator = torch.Generator().manual_seed(0)
     for _ in range(GROUP_SIZE):
         ids = torch.randint(lm.config.vocab_size, (PROMPT + RESPONSE,), generator=generator).tolist()
         response = Completion(ids[PROMPT:], [-1.0] * RESPONSE, True)
         group.append(Rollout(Problem("", "", ""), ids[:PROMPT], response, "", 0.0))
     for _ in range(rounds + 1):
-        of_check = seconds(lambda: selfcheck.check(scorer, torch.float32))
-        ratios.append(of_check / seconds(lambda: update(scorer, group, groups)))
+        of_check = seconds(lambda: selfcheck.check(model, torch.float32))
+        ratios.append(of_check / seconds(lambda: update(model, group, groups)))
     return median_ratio(f"{name}: check over update", ratios[1:], "×", most=None if groups == 1 else 1.0)
 
 

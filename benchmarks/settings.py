@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from report import ROOT, Figure, at_most, write
+from figures import ROOT, Figure, at_most, write
 
 sys.path.insert(0, str(ROOT / "tests"))
 from bad_settings import OPTIONS, is_right, outcome, tries

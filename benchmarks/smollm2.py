@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from report import ROOT
+from figures import ROOT
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 FOLDER = ROOT / "models" / "SmolLM2-135M-Instruct"

@@ -31,13 +31,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from report import ROOT, Figure, at_most, median_ratio, write
+from figures import ROOT, Figure, at_most, median_ratio, write
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from oblr.baselines.base import live_groups
-from oblr.types import Completion
+from oblr.problem import Completion
 
 WARM_UP, WIDER, TRL_BATCH = 2, 2, 32
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from report import ROOT, at_most, median_ratio, write
+from figures import ROOT, at_most, median_ratio, write
 from training import composed
 
 from oblr.commands.plan import make

@@ -22,14 +22,14 @@ PHASES = ("rollout", "norm pass", "update", "checkpoint")
 
 
 class Phases(Callback):
-    """Follows the phases of one rank's steps, and writes the seconds of every visit to ``report``.
+    """Follows the phases of one rank's steps, and writes the seconds of every visit to ``journal``.
 
     A rollout is the engine's generation; the norm pass lasts until the weights are known, the update from there until
     the step has been taken, and the checkpoint while it is written.
     """
 
-    def __init__(self, report: str, rank: int = 0):
-        self.report, self.rank = Path(report), rank
+    def __init__(self, journal: str, rank: int = 0):
+        self.journal, self.rank = Path(journal), rank
         self.phase, self.since = "", 0.0
         self.seconds: dict[str, list[float]] = defaultdict(list)
 
@@ -42,7 +42,7 @@ class Phases(Callback):
         self.pool = trainer.datamodule.reward_pool  # type: ignore[attr-defined]
         self.pool.score = self.during("rewards", self.pool.score)
         checkpoint.save = self.during("checkpoint", checkpoint.save)
-        policy.score = self.around(policy.score)
+        policy.measure = self.around(policy.measure)
 
     def during(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -53,14 +53,14 @@ class Phases(Callback):
 
         return call
 
-    def around(self, score: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, measure: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def call(*args: Any) -> Iterator[Any]:
             with ExitStack() as stack:
                 self.enter("norm pass")
-                scores = stack.enter_context(score(*args))
+                measured = stack.enter_context(measure(*args))
                 self.enter("update")
-                yield scores
+                yield measured
 
         return call
 
@@ -69,7 +69,7 @@ class Phases(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_rank == self.rank:
-            self.report.write_text(json.dumps(self.seconds))
+            self.journal.write_text(json.dumps(self.seconds))
 
     def enter(self, phase: str) -> None:
         now = time.perf_counter()
@@ -79,10 +79,10 @@ class Phases(Callback):
 
 
 class Strike(Phases):
-    """Something happens when a phase begins, in step ``step`` (counted from 1) or later; ``report`` has which."""
+    """Something happens when a phase begins, in step ``step`` (counted from 1) or later; ``journal`` has which."""
 
-    def __init__(self, phase: str, step: int, report: str, rank: int = 0):
-        super().__init__(report, rank)
+    def __init__(self, phase: str, step: int, journal: str, rank: int = 0):
+        super().__init__(journal, rank)
         self.target, self.step, self.struck = phase, step, False
 
     def enter(self, phase: str) -> None:
@@ -91,18 +91,18 @@ class Strike(Phases):
             self.strike()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The report has been written."""
+        """The journal has been written."""
 
     def strike(self) -> None:
         self.struck = True
-        self.report.write_text(json.dumps({"phase": self.phase, "step": self.trainer.current_epoch + 1}))
+        self.journal.write_text(json.dumps({"phase": self.phase, "step": self.trainer.current_epoch + 1}))
 
 
 class Kill(Strike):
     """SIGKILL, so many seconds into the phase, or when it ends where that is sooner."""
 
-    def __init__(self, phase: str, step: int, report: str, seconds: float, rank: int = 0):
-        super().__init__(phase, step, report, rank)
+    def __init__(self, phase: str, step: int, journal: str, seconds: float, rank: int = 0):
+        super().__init__(phase, step, journal, rank)
         self.delay, self.timer = seconds, threading.Timer(0, self.kill)
 
     def enter(self, phase: str) -> None:
@@ -133,8 +133,8 @@ class KillServer(Kill):
     A rollout that is over sooner has all that it asked for: the next one is struck.
     """
 
-    def __init__(self, phase: str, step: int, report: str, seconds: float, process: str):
-        super().__init__(phase, step, report, seconds)
+    def __init__(self, phase: str, step: int, journal: str, seconds: float, process: str):
+        super().__init__(phase, step, journal, seconds)
         self.process = process
 
     def phase_ends(self) -> None:
@@ -159,8 +159,8 @@ class KillReward(Kill):
     The clock is set back an hour then.
     """
 
-    def __init__(self, phase: str, step: int, report: str, seconds: float, place: int):
-        super().__init__(phase, step, report, seconds)
+    def __init__(self, phase: str, step: int, journal: str, seconds: float, place: int):
+        super().__init__(phase, step, journal, seconds)
         self.place = place
 
     def kill(self) -> None:
@@ -184,8 +184,8 @@ def set_back(folder: Path, hours: float = 1) -> None:
 class Command(Strike):
     """A shell command runs; where it fails, so does the rank."""
 
-    def __init__(self, phase: str, step: int, report: str, command: str, rank: int = 0):
-        super().__init__(phase, step, report, rank)
+    def __init__(self, phase: str, step: int, journal: str, command: str, rank: int = 0):
+        super().__init__(phase, step, journal, rank)
         self.command = command
 
     def strike(self) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import hydra
 import lightning as L
 import torch
+from figures import ROOT
 from hydra import compose, initialize_config_dir
 from lightning import Trainer
 from omegaconf import DictConfig
-from report import ROOT
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
@@ -23,14 +23,15 @@ from callbacks.grad_stats import GradStats
 from callbacks.observer import Observer, rollout_data
 from oblr.baselines.base import all_groups
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.batch.types import RolloutBatch, Sampling, StepStatistics
 from oblr.commands.compose import register_resolvers
 from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule
+from oblr.problem import Completion
 from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import Block, Part
 from oblr.run.terminal import quiet_terminal
-from oblr.types import Completion, RolloutBatch, Sampling, StepReport
 
 
 @dataclass
@@ -82,20 +83,20 @@ class Recorder(HeldOutEvaluation):
         self.before = parameters_to_vector(policy.parameters()).detach().clone()
         self.lap()
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        record, batch = self.record, report.batch
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        record, batch = self.record, stats.batch
         record.update_seconds += self.lap()
-        self.stats.on_step(trainer, policy, report)
+        self.stats.on_step(trainer, policy, stats)
         record.reward.append(batch.rewards.mean().item())
-        record.lr.append(report.lr)
-        record.mean_square.append(report.moments.mean_square)
-        record.square_mean.append(report.moments.square_mean)
+        record.lr.append(stats.lr)
+        record.mean_square.append(stats.moments.mean_square)
+        record.square_mean.append(stats.moments.square_mean)
         record.tokens.append(int(batch.lengths.sum()))
-        record.alignment.append(self.alignment(policy, report.lr))
-        weights = report.square_norms * report.ratios.square()
+        record.alignment.append(self.alignment(policy, stats.lr))
+        weights = stats.square_norms * stats.ratios.square()
         known = weights.isfinite().all(1)
-        rloo = RLOOBaseline()(replace(all_groups(report), weights=weights).of(known))
-        record.second_moment += (report.advantages[known].double().square() * weights[known]).sum().item()
+        rloo = RLOOBaseline()(replace(all_groups(stats), reward_weights=weights).of(known))
+        record.second_moment += (stats.advantages[known].double().square() * weights[known]).sum().item()
         record.rloo += (rloo.double().square() * weights[known]).sum().item()
         self.lap()
 

@@ -9,13 +9,13 @@ import torch
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer, log_now, rollout_data
+from oblr.batch.types import RolloutBatch, Sampling
 from oblr.kinds import Count, Few, Seed
 from oblr.metrics.accuracy import ProblemAccuracy, figure
 from oblr.metrics.aggregate import Interval
 from oblr.policy.step import PolicyModule
 from oblr.run.randomness import derived_seed
 from oblr.run.ranks import of_run
-from oblr.types import RolloutBatch, Sampling
 
 
 class Evaluation(Observer, ABC):

@@ -7,12 +7,12 @@ from torchmetrics.functional import pearson_corrcoef
 
 from callbacks.observer import Observer
 from oblr.baselines.base import live_groups
+from oblr.batch.types import RolloutBatch, StepStatistics
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.record.shown import show
 from oblr.run.ranks import of_run
-from oblr.types import RolloutBatch, StepReport
 
 NAN, EXACT = float("nan"), GradNorms("exact", "two")
 PERCENT = (10, 50, 90)
@@ -38,17 +38,17 @@ class GradStats(Observer):
             with policy.clock.phase("gradient statistics"):
                 self.measured = of_run().gather(live_square_norms(policy, batch))
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         if self.measured is not None:
-            report.square_norms = self.measured  # for the callbacks that follow
-        square_norms = report.square_norms
+            stats.square_norms = self.measured  # for the callbacks that follow
+        square_norms = stats.square_norms
         known = square_norms.isfinite().all(1)
         if not known.any():
             return
-        norms, lengths = square_norms[known].sqrt(), report.lengths[known].double()
+        norms, lengths = square_norms[known].sqrt(), stats.lengths[known].double()
         show(trainer, "gradnorm/per_sample", norms)
-        show(trainer, "train/advantages", report.advantages[known])
-        show(trainer, "train/ratios", report.ratios[known])
+        show(trainer, "train/advantages", stats.advantages[known])
+        show(trainer, "train/ratios", stats.ratios[known])
         quantiles = norms.quantile(torch.tensor(PERCENT, dtype=norms.dtype) / 100)
         policy.log_dict(
             {
@@ -66,9 +66,9 @@ def live_square_norms(policy: PolicyModule, batch: RolloutBatch) -> Tensor:
     for groups, parts in policy.micro_batches(batch, live):
         with (
             policy.trainer.precision_plugin.train_step_context(),  # Lightning enters it for the step alone
-            EXACT.score(policy.scorer, policy.scorer.lm, parts, batch.group_size) as scores,
+            EXACT.measure(policy.scorer, policy.scorer.lm, parts, batch.group_size) as measured,
         ):
-            norms[groups] = scores.weights.view(-1, batch.group_size).cpu()
+            norms[groups] = measured.square_norms.view(-1, batch.group_size).cpu()
     norms[~live] = NAN  # a rank may have filled up with dead groups
     return norms
 

@@ -11,12 +11,12 @@ from lightning import Trainer
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, Groups, all_groups
+from oblr.batch.types import StepStatistics
 from oblr.kinds import Count, Decay, Positive
 from oblr.policy.step import PolicyModule
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import StepReport
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Monitor(ABC):
         self.failing, self.streak = False, 0
 
     @abstractmethod
-    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
+    def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
         """None where the step tells nothing, for better or worse."""
 
     def begins(self, failure: bool) -> bool:
@@ -74,10 +74,10 @@ class Monitors(Observer):
     def __init__(self, **monitors: Monitor):
         self.monitors = monitors
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         step = trainer.current_epoch
         for monitor in self.monitors.values():
-            reading = monitor.read(policy, report, step)
+            reading = monitor.read(policy, stats, step)
             if reading is None:
                 continue
             policy.log_dict({f"monitor/{name}": value for name, value in reading.metrics.items()})
@@ -102,14 +102,14 @@ class LearningRateCollapse(Monitor):
         bound: least learning rate, over ``η₀``.
     """
 
-    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
+    def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
         schedule, share, place = policy.schedule, 1.0, "schedule"
         if isinstance(schedule, AnnealedSchedule):
-            share = schedule.share(report.moments, step)
+            share = schedule.share(stats.moments, step)
             schedule, place = schedule.schedule, "schedule.schedule"
         if not isinstance(schedule, SNRSchedule | NoiseSchedule):
             return None
-        if schedule.eta0 == 0 or share == 0 or report.moments.square_mean == 0:
+        if schedule.eta0 == 0 or share == 0 or stats.moments.square_mean == 0:
             return None
         if isinstance(schedule, NoiseSchedule):
             advice = f"lower eta0, or raise {place}.level_steps where few groups were live at the start,"
@@ -118,7 +118,7 @@ class LearningRateCollapse(Monitor):
         else:
             smooth = "" if schedule.estimator == "ema" else f"{place}.estimator=ema or "
             advice = f"set {smooth}{place}.floor=0.05,"
-        factor = report.lr / (share * schedule.eta0)
+        factor = stats.lr / (share * schedule.eta0)
         failure = f"the learning rate has collapsed to {factor:.2g} of eta0; {advice} or raise rollout.prompts_per_step"
         return Reading({"lr_factor": factor}, failure if factor < self.bound else None)
 
@@ -135,11 +135,11 @@ class BaselineBlowUp(Monitor):
         bound: least effective number of responses in a group.
     """
 
-    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
-        size, known = report.weights.shape[1], report.live & report.weights.isfinite().all(1)
+    def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
+        size, known = stats.reward_weights.shape[1], stats.live & stats.reward_weights.isfinite().all(1)
         if not policy.baseline.needs_norms or size <= 2 or not known.any():
             return None
-        weights = report.weights[known]
+        weights = stats.reward_weights[known]
         # 0/0: of weights that are all zero a baseline makes equal ones.
         ess = (weights.sum(1).square() / weights.square().sum(1)).nan_to_num(nan=size)
         mean, median, worst = (value.item() for value in (ess.mean(), ess.quantile(0.5), ess.min()))
@@ -156,7 +156,7 @@ class OwnSampleDependence(Monitor):
     """``b_i`` depends on ``o_i``, and the gradient is biased: ``monitor/own_sample_dependence`` is not 0.
 
     Tried out on the first group that took part, at every ``every``-th step. Baselines whose advantages differ from
-    token to token cannot be tried out on what a report has.
+    token to token cannot be tried out on what is known of a step.
 
     Args:
         every: steps between two tries.
@@ -166,13 +166,13 @@ class OwnSampleDependence(Monitor):
         super().__init__(bound=1e-6, patience=1)  # float64 rounds far below that
         self.every = every
 
-    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
-        known = report.live & (report.weights.isfinite().all(1) | (not policy.baseline.needs_norms))
+    def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
+        known = stats.live & (stats.reward_weights.isfinite().all(1) | (not policy.baseline.needs_norms))
         if policy.baseline.per_token or step % self.every != 0 or not known.any():
             return None
         q = int(known.int().argmax())
-        rewards = report.rewards.double()  # float32 would round too coarsely
-        group = replace(all_groups(report), rewards=rewards, step_rewards=rewards).of(torch.tensor([q]))
+        rewards = stats.rewards.double()  # float32 would round too coarsely
+        group = replace(all_groups(stats), rewards=rewards, step_rewards=rewards).of(torch.tensor([q]))
         dependence = own_sample_dependence(policy.baseline, group, q)
         failure = (
             f"the baseline depends on its own sample ({dependence:.2g} of a change in reward): the gradient is biased; "
@@ -197,7 +197,7 @@ def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
         moved = replace(
             group,
             rewards=group.rewards + own,
-            weights=group.weights * (1 + own),
+            reward_weights=group.reward_weights * (1 + own),
             lengths=group.lengths * (1 + own),
             step_rewards=step,
         )
@@ -222,12 +222,12 @@ class EntropyCollapse(Monitor):
         self.decay = decay
         self.first = self.average = math.nan
 
-    def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
-        if math.isnan(report.entropy):
+    def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
+        if math.isnan(stats.entropy):
             return None
         if math.isnan(self.first):
-            self.first = self.average = report.entropy
-        self.average += (1 - self.decay) * (report.entropy - self.average)
+            self.first = self.average = stats.entropy
+        self.average += (1 - self.decay) * (stats.entropy - self.average)
         share = self.average / self.first if self.first > 0 else 0.0
         failure = (
             f"the entropy has collapsed to {self.average:.2g} nats a token, {share:.2g} of the first step's; "

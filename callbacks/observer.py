@@ -1,4 +1,4 @@
-"""What every callback of a run builds on: it sees rollouts before, and a report after, each step.
+"""What every callback of a run builds on: it sees rollouts before, and what a step has found after, each.
 
 Observers change neither parameters, learning rate nor data: a run with all of them removed ends with the same bits.
 """
@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from lightning import Callback, LightningModule, Trainer
 
+from oblr.batch.types import RolloutBatch, StepStatistics
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
-from oblr.types import RolloutBatch, StepReport
 
 
 class Observer(Callback):
@@ -19,11 +19,11 @@ class Observer(Callback):
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
         """The engine, in sync with ``policy``, has sampled ``batch``; the step comes next."""
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         """The step has been taken."""
 
-    def on_refused(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        """The step has been refused: figures of ``report`` need not be numbers, and belong in no average."""
+    def on_refused(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        """The step has been refused: figures in ``stats`` need not be numbers, and belong in no average."""
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
@@ -33,9 +33,9 @@ class Observer(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        report: StepReport = outputs["report"]
-        react = self.on_refused if report.refused else self.on_step
-        react(trainer, cast(PolicyModule, pl_module), report)
+        stats: StepStatistics = outputs["statistics"]
+        react = self.on_refused if stats.refused else self.on_step
+        react(trainer, cast(PolicyModule, pl_module), stats)
 
 
 def rollout_data(trainer: Trainer) -> RolloutDataModule:

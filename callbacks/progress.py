@@ -19,11 +19,11 @@ from rich.text import Text
 from callbacks.observer import Observer
 from callbacks.samples import plain
 from callbacks.throughput import Throughput
+from oblr.batch.types import Rollout, StepStatistics
 from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.run.terminal import idle, say
 from oblr.run.timing import Stopwatch
-from oblr.types import Rollout, StepReport
 
 #: Characters of a prompt, and of a response, in the line of a sample.
 SHOWN = 60
@@ -67,17 +67,17 @@ class LiveProgress(Observer):
         if self.progress is not None:
             self.progress.update(self.task, completed=trainer.current_epoch)
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         if self.progress is None:
             return
         step = trainer.current_epoch + 1
         rates = [one.rate for one in _callbacks(trainer) if isinstance(one, Throughput)]
         say(
-            f"{time.strftime('%H:%M:%S')}  step {step}/{trainer.max_epochs}  reward {report.scores.mean():.3f}  "
-            f"SNR {report.moments.snr_debiased:.3f}  η {report.lr:.2e}{''.join(f'  {r:.0f} tok/s' for r in rates)}"
+            f"{time.strftime('%H:%M:%S')}  step {step}/{trainer.max_epochs}  reward {stats.scores.mean():.3f}  "
+            f"SNR {stats.moments.snr_debiased:.3f}  η {stats.lr:.2e}{''.join(f'  {r:.0f} tok/s' for r in rates)}"
         )
         if trainer.current_epoch % self.every == 0:
-            say(sample(report.batch.rollouts[0]), style="dim")
+            say(sample(stats.batch.rollouts[0]), style="dim")
         self.progress.update(self.task, completed=step)
 
     on_refused = on_step

@@ -11,12 +11,12 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from callbacks.observer import Observer
+from oblr.batch.types import COLUMNS, StepStatistics
 from oblr.kinds import Positive
 from oblr.policy.step import PolicyModule
 from oblr.record.rollouts import step_of
 from oblr.run.disk import write_whole
 from oblr.run.responses import compressed, verdict
-from oblr.types import COLUMNS, StepReport
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ class RolloutLog(Observer):
         self.folder.mkdir(exist_ok=True)
         self.renumber(trainer.global_rank)
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         step, rank = trainer.current_epoch + 1, trainer.global_rank
         for path in [] if self.begun else self.files(rank):
             if step_of(path) >= step:
                 path.unlink()
         self.begun = True
-        write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", compressed(rows(step, policy, report)))
+        write_whole(self.folder / f"step-{step:06d}-rank{rank}.jsonl.gz", compressed(rows(step, policy, stats)))
         self.forget(rank, self.limit / trainer.world_size)
 
     on_refused = on_step  # what cannot be learned from is what one wants to read
@@ -74,24 +74,24 @@ class RolloutLog(Observer):
         return sorted(self.folder.glob(f"step-*-rank{rank}.jsonl.gz"))
 
 
-def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[str, Any]]:
+def rows(step: int, policy: PolicyModule, stats: StepStatistics) -> Iterator[dict[str, Any]]:
     """What is known of each response of this rank; None where a number was not measured or is not finite.
 
     Its numbers are those of :func:`oblr.record.rollouts.columns`.
     """
-    batch = report.batch
-    found = {one.key: getattr(report, name) for name, one in COLUMNS.items() if one.key}
+    batch = stats.batch
+    found = {one.key: getattr(stats, name) for name, one in COLUMNS.items() if one.key}
     found |= {
-        "share": shares(policy, report),
-        "baseline": report.rewards - report.advantages,
-        "ratio": report.ratios,
+        "share": shares(policy, stats),
+        "baseline": stats.rewards - stats.advantages,
+        "ratio": stats.ratios,
     }
     size = batch.group_size
     of_each = {key: x if x.ndim == 2 else x[:, None].expand(-1, size) for key, x in found.items()}
     columns = {key: x.tolist() for key, x in of_each.items()}  # at once: a number at a time takes longer
 
     for i, rollout in enumerate(batch.rollouts):
-        group, response = report.first + i // size, i % size
+        group, response = stats.first + i // size, i % size
         own = {name: column[group][response] for name, column in columns.items()}
         numbers = {name: value if math.isfinite(value) else None for name, value in own.items()}
         yield {
@@ -109,17 +109,17 @@ def rows(step: int, policy: PolicyModule, report: StepReport) -> Iterator[dict[s
         }
 
 
-def shares(policy: PolicyModule, report: StepReport) -> Tensor:
+def shares(policy: PolicyModule, stats: StepStatistics) -> Tensor:
     """Share of each response in the step's update, float64 [N, G]: they sum to 1 over the responses of all ranks.
 
     ``‖c_i ∇θ log π(o_i|q)‖ / Σ_j ‖c_j ∇θ log π(o_j|q)‖`` with the coefficients that the update has had: how long a
     response's part is, beside all parts. NaN in groups without a gradient, and everywhere where norms of live groups
     were not measured, tokens have coefficients of their own, or nothing moved.
     """
-    norms = report.square_norms.sqrt()
+    norms = stats.square_norms.sqrt()
     # What an observer has measured for a baseline that needs no norms is without a loss's factors of tokens.
     plain = policy.baseline.needs_norms or not policy.loss.per_token
-    known = plain and not policy.per_token and bool(norms[report.live].isfinite().all())
-    parts = report.coefficients * norms
-    total = parts[report.live].sum()
+    known = plain and not policy.per_token and bool(norms[stats.live].isfinite().all())
+    parts = stats.coefficients * norms
+    total = parts[stats.live].sum()
     return parts / total if known and total > 0 else torch.full_like(parts, math.nan)

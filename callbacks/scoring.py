@@ -4,9 +4,9 @@ import torch
 from lightning import Trainer
 
 from callbacks.observer import Observer, rollout_data
+from oblr.batch.types import StepStatistics
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import of_run
-from oblr.types import StepReport
 
 
 class ScoringFailures(Observer):
@@ -18,7 +18,7 @@ class ScoringFailures(Observer):
     def __init__(self) -> None:
         self.before = torch.zeros(2)
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         data = rollout_data(trainer)
         pool = data.reward_pool
         counts = torch.tensor([float(pool.timeouts), float(pool.errors)])

@@ -7,8 +7,8 @@ from lightning import Trainer
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Baseline, all_groups
+from oblr.batch.types import StepStatistics
 from oblr.policy.step import PolicyModule
-from oblr.types import StepReport
 
 
 class SecondMoments(Observer):
@@ -25,15 +25,15 @@ class SecondMoments(Observer):
     def __init__(self, baselines: dict[str, Baseline]):
         self.baselines = baselines
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        weights = report.square_norms * report.ratios.square()
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        weights = stats.square_norms * stats.ratios.square()
         known = weights.isfinite().all(1)
         if not known.any():
             return
-        groups = replace(all_groups(report), weights=weights).of(known)
+        groups = replace(all_groups(stats), reward_weights=weights).of(known)
         moments = {}
         for name, baseline in self.baselines.items():
-            moments[name] = (baseline(groups).double().square() * groups.weights).mean()
+            moments[name] = (baseline(groups).double().square() * groups.reward_weights).mean()
             baseline.learn(groups)
         first, *_ = moments.values()
         if first > 0:

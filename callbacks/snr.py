@@ -5,10 +5,10 @@ from typing import Any
 from lightning import Trainer
 
 from callbacks.observer import Observer
+from oblr.batch.types import StepStatistics
 from oblr.kinds import Decay
 from oblr.policy.step import PolicyModule
 from oblr.schedules.snr import SNREstimates, shrinkage
-from oblr.types import StepReport
 
 #: Stands for infinity, which TensorBoard does not draw.
 LARGE = 1e6
@@ -24,8 +24,8 @@ class SNRMonitor(Observer):
     def __init__(self, decay: Decay = 0.9):
         self.estimates = SNREstimates(decay)
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
-        moments = report.moments
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        moments = stats.moments
         snr = self.estimates.update(moments)
         policy.log_dict(
             {

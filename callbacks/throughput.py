@@ -5,8 +5,8 @@ import time
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer
+from oblr.batch.types import StepStatistics
 from oblr.policy.step import PolicyModule
-from oblr.types import StepReport
 
 
 class Throughput(Observer):
@@ -21,10 +21,10 @@ class Throughput(Observer):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.start = time.perf_counter()
 
-    def on_step(self, trainer: Trainer, policy: PolicyModule, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         seconds = time.perf_counter() - self.start
         phases = policy.clock.reset()
-        self.rate = report.lengths.sum().item() / seconds
+        self.rate = stats.lengths.sum().item() / seconds
         policy.log_dict(
             {
                 **{f"time/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},

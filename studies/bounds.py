@@ -15,13 +15,13 @@ from collections.abc import Iterator
 
 import neighbours  # noqa: F401
 import torch
-from report import Figure, at_least, at_most, write
+from figures import Figure, at_least, at_most, write
 from theory.bound import bound_of_a_step, smoothness
 from theory.laboratory import Laboratory
 
+from oblr.batch.types import Moments
 from oblr.schedules.decay import InverseSquareRootSchedule
 from oblr.schedules.snr import shrinkage
-from oblr.types import Moments
 
 
 def steps_and_bounds(

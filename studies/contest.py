@@ -9,7 +9,7 @@ from typing import Any
 
 import kept
 import neighbours  # noqa: F401
-from report import ROOT
+from figures import ROOT
 from training import Record, train
 
 from oblr.run.provenance import revision

@@ -38,11 +38,11 @@ class Horizon(Policies):
         """Chances [M, S] of all that a step can sample, and its gradients ``ĝ`` [M, S, D]."""
         probabilities = self.policies(theta)
         centre = torch.einsum("mpk,pkd->mpd", probabilities, self.lab.features)
-        scores = self.lab.features - centre[:, :, None]
+        gradients = self.lab.features - centre[:, :, None]
         at = (slice(None), self.prompts, self.responses)
         rewards = self.lab.rewards[at[1:]].expand(len(theta), -1, -1)
-        advantages = rewards - leave_one_out_means(rewards, scores.square().sum(3)[at])
-        groups = (advantages[..., None] * scores[at]).mean(2)
+        advantages = rewards - leave_one_out_means(rewards, gradients.square().sum(3)[at])
+        groups = (advantages[..., None] * gradients[at]).mean(2)
         chances = self.orders * probabilities[at].prod(2)
         return self.step_orders * chances[:, self.steps].prod(2), groups[:, self.steps].mean(2)
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import neighbours  # noqa: F401
 import torch
-from report import Figure, write
+from figures import Figure, write
 from torch import Tensor
 
+from oblr.batch.types import Moments
 from oblr.schedules.snr import SNREstimates, shrinkage
-from oblr.types import Moments
 
 DIMENSIONS, DECAY, BURN_IN, SEED = 64, 0.9, 100, 0
 GROUPS = (4, 16, 64, 256, 1024)

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 import neighbours  # noqa: F401
 import torch
 from contest import Case, Runs
+from figures import Figure, write
 from lightning import Trainer
 from lost import HORIZON, TASKS, norms_of
-from report import Figure, write
 from results import CONTEST, RIVAL
 from tasks import DRAWS, with_interval
 from torch import Tensor
@@ -33,10 +33,10 @@ from training import composed, observed
 from callbacks.observer import Observer
 from oblr.baselines.base import Groups
 from oblr.baselines.history import HistoryBaseline
+from oblr.batch.types import RolloutBatch
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
-from oblr.types import RolloutBatch
 
 PROBLEMS, SEEDS = 64, (11, 12)
 #: Steps of the second to the eighth visit, and of the ninth to the last.
@@ -45,14 +45,14 @@ DISCOUNTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Steps(Observer):
-    """Keeps what every step saw. Norms are measured by a scorer of its own: the run is as it would be."""
+    """Keeps what every step saw. Norms are measured by a model of its own: the run is as it would be."""
 
-    def __init__(self, scorer: TokenScorer):
-        self.scorer, self.seen = scorer, list[Groups]()
+    def __init__(self, model: PolicyModel):
+        self.model, self.seen = model, list[Groups]()
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
-        vector_to_parameters(parameters_to_vector(policy.scorer.parameters()).detach(), self.scorer.parameters())
-        rewards, norms = batch.rewards.double(), norms_of(batch, self.scorer)
+        vector_to_parameters(parameters_to_vector(policy.scorer.parameters()).detach(), self.model.parameters())
+        rewards, norms = batch.rewards.double(), norms_of(batch, self.model)
         self.seen.append(Groups(rewards, norms, batch.lengths, rewards, problems=batch.problems))
 
 
@@ -68,7 +68,7 @@ def second_moments(steps: Sequence[Groups], baseline: HistoryBaseline, alone: bo
         if alone:
             mean, weight = baseline.earlier(step)
             advantages = torch.where(weight > 0, step.rewards - mean, advantages)
-        moments.append((advantages.square() * step.weights).mean())
+        moments.append((advantages.square() * step.reward_weights).mean())
         baseline.learn(step)
     return torch.stack(moments)
 
@@ -99,10 +99,10 @@ def figures_of(task: str, runs: Sequence[Sequence[Groups]], phases: dict[str, tu
 
 def runs_of(task: str, steps: int, seeds: tuple[int, ...], problems: int) -> list[list[Groups]]:
     rate = Runs(CONTEST, makes=False).tuned(Case(task, RIVAL, HORIZON))
-    scorer = TokenScorer(load_model(str(composed(["paths.output_dir=unused"], task).policy.path), "float32"), 1.0)
+    model = PolicyModel(load_model(str(composed(["paths.output_dir=unused"], task).policy.path), "float32"), 1.0)
     runs = []
     for seed in seeds:
-        kept = Steps(scorer)
+        kept = Steps(model)
         settings = (f"eta0={rate:g}", f"steps={steps}", f"data.train.size={problems}", f"seed={seed}")
         observed((*RIVAL.overrides, *settings), kept, task)
         runs.append(kept.seen)

@@ -36,8 +36,8 @@ from collections.abc import Callable
 import enumerated
 import neighbours  # noqa: F401
 from enumerated import Horizon
+from figures import Figure, write
 from quadratic import Family, Quadratic, Rule, Seen, Size, best, tuned
-from report import Figure, write
 from theory.bound import smoothness
 from theory.laboratory import Laboratory
 

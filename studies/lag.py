@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 
 import neighbours  # noqa: F401
 import torch
+from figures import Estimate, Figure, write
 from quadratic import tuned
-from report import Estimate, Figure, write
 from staleness import Rule, Seen, Stale
 from theory.laboratory import Laboratory
 from torch import Tensor

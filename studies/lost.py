@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 import neighbours  # noqa: F401
 import torch
 from contest import Case, Runs
+from figures import Figure, write
 from lightning import Trainer
-from report import Figure, write
 from results import CONTEST, RIVAL
 from tasks import with_interval
 from tiers import measure
@@ -36,12 +36,12 @@ from training import composed, observed
 
 from callbacks.observer import Observer, rollout_data
 from oblr.baselines.leave_one_out import leave_one_out_means
-from oblr.packing import pack
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.run.randomness import derived_seed
-from oblr.types import Rollout, RolloutBatch
 
 TASKS = ("pocket", "pocket_graded", "pocket_rare")
 PROMPTS, JUDGES, UNITS, TOGETHER, DRAWS = 16, 64, 4, 64, 2000
@@ -80,35 +80,35 @@ def prompts_of(batch: RolloutBatch, first: int, count: int) -> RolloutBatch:
     return replace(batch, rollouts=batch.rollouts[first * size : (first + count) * size])
 
 
-def logs_of(scorer: TokenScorer, rollouts: list[Rollout]) -> Tensor:
+def logs_of(model: PolicyModel, rollouts: list[Rollout]) -> Tensor:
     """``log π(o_i|q)``, float64 [S]."""
     packed = pack(rollouts)
-    logs = scorer(packed).logprobs.double()
+    logs = model(packed).logprobs.double()
     return torch.zeros(len(rollouts), dtype=torch.float64).index_add(0, packed.target_segments.ids, logs)
 
 
-def all_logs(scorer: TokenScorer, batch: RolloutBatch) -> Tensor:
+def all_logs(model: PolicyModel, batch: RolloutBatch) -> Tensor:
     """``log π(o_i|q)`` of a batch, float64 [P, G]; not differentiable."""
     with torch.no_grad():
         logs = [
-            logs_of(scorer, batch.rollouts[start : start + TOGETHER])
+            logs_of(model, batch.rollouts[start : start + TOGETHER])
             for start in range(0, len(batch.rollouts), TOGETHER)
         ]
     return torch.cat(logs).view(-1, batch.group_size)
 
 
-def gradient(scorer: TokenScorer, batch: RolloutBatch, advantages: Tensor) -> Tensor:
+def gradient(model: PolicyModel, batch: RolloutBatch, advantages: Tensor) -> Tensor:
     """``ĝ``, the mean of ``A_i ∇ log π(o_i|q)``, [D]."""
-    scorer.zero_grad()
+    model.zero_grad()
     for start in range(0, len(batch.rollouts), TOGETHER):
         some = slice(start, start + TOGETHER)
-        (logs_of(scorer, batch.rollouts[some]) * advantages.flatten()[some]).sum().div(len(batch.rollouts)).backward()
-    return parameters_to_vector(p.grad for p in scorer.parameters())
+        (logs_of(model, batch.rollouts[some]) * advantages.flatten()[some]).sum().div(len(batch.rollouts)).backward()
+    return parameters_to_vector(p.grad for p in model.parameters())
 
 
-def norms_of(batch: RolloutBatch, scorer: TokenScorer) -> Tensor:
+def norms_of(batch: RolloutBatch, model: PolicyModel) -> Tensor:
     """``n_i``, float64 [P, G]."""
-    return measure(batch, scorer)["exact"].double()
+    return measure(batch, model)["exact"].double()
 
 
 def advantages_of(batch: RolloutBatch, norms: Tensor, baseline: str) -> Tensor:
@@ -122,18 +122,18 @@ def advantages_of(batch: RolloutBatch, norms: Tensor, baseline: str) -> Tensor:
 class Judge:
     """Tells what a step is worth, by responses to other prompts than the step's."""
 
-    def __init__(self, scorer: TokenScorer, batch: RolloutBatch):
-        self.scorer, self.batch = scorer, batch
-        self.before = all_logs(scorer, batch)
-        self.advantages = advantages_of(batch, norms_of(batch, scorer), "gradient_weighted")
-        self.slope = gradient(scorer, batch, self.advantages)
+    def __init__(self, model: PolicyModel, batch: RolloutBatch):
+        self.model, self.batch = model, batch
+        self.before = all_logs(model, batch)
+        self.advantages = advantages_of(batch, norms_of(batch, model), "gradient_weighted")
+        self.slope = gradient(model, batch, self.advantages)
 
     def __call__(self, step: Tensor) -> Tensor:
         """Promised and gained by parameters that move by ``step`` [D], float64 [2]."""
-        start = parameters_to_vector(self.scorer.parameters()).detach()
-        vector_to_parameters(start + step, self.scorer.parameters())
-        weights = (all_logs(self.scorer, self.batch) - self.before).exp()
-        vector_to_parameters(start, self.scorer.parameters())
+        start = parameters_to_vector(self.model.parameters()).detach()
+        vector_to_parameters(start + step, self.model.parameters())
+        weights = (all_logs(self.model, self.batch) - self.before).exp()
+        vector_to_parameters(start, self.model.parameters())
         promised = step.double() @ self.slope.double()
         return torch.stack([promised, ((weights - 1) * self.advantages).mean()])
 
@@ -153,16 +153,16 @@ class Unit:
     moments: Tensor
 
 
-def unit_of(batch: RolloutBatch, scorer: TokenScorer, rate: float) -> Unit:
+def unit_of(batch: RolloutBatch, model: PolicyModel, rate: float) -> Unit:
     """Of a batch of two groups of prompts and of those that judge them."""
     groups = [prompts_of(batch, first, PROMPTS) for first in (0, PROMPTS)]
-    judge = Judge(scorer, prompts_of(batch, 2 * PROMPTS, JUDGES))
-    norms = [norms_of(group, scorer) for group in groups]
+    judge = Judge(model, prompts_of(batch, 2 * PROMPTS, JUDGES))
+    norms = [norms_of(group, model) for group in groups]
     steps, moments = [], []
     for baseline in BASELINES:
         advantages = [advantages_of(group, norm, baseline) for group, norm in zip(groups, norms, strict=True)]
         moments.append(torch.stack([(a.square() * n).mean() for a, n in zip(advantages, norms, strict=True)]).mean())
-        taken = [rate * gradient(scorer, group, a) for group, a in zip(groups, advantages, strict=True)]
+        taken = [rate * gradient(model, group, a) for group, a in zip(groups, advantages, strict=True)]
         steps.append(torch.stack([judge(step) for step in (*taken, sum(taken) / 2)]))
         if baseline == "gradient_weighted":
             doubled = torch.stack([judge(2 * step) for step in taken]).mean(0)
@@ -202,14 +202,14 @@ def task_figures(task: str, studied: tuple[int, ...], seeds: tuple[int, ...], un
     overrides = (*RIVAL.overrides, f"eta0={rate:g}", f"steps={studied[-1] + 1}")
     size = 2 * PROMPTS + JUDGES
     found: dict[int, list[Unit]] = {step: [] for step in studied}
-    scorer = TokenScorer(load_model(str(composed(["paths.output_dir=unused"], task).policy.path), "float32"), 1.0)
+    model = PolicyModel(load_model(str(composed(["paths.output_dir=unused"], task).policy.path), "float32"), 1.0)
     for seed in seeds:
         snapshots = Snapshots(studied, seed)
         observed((*overrides, f"data.held_out.size={units * size}", f"seed={seed}"), snapshots, task)
         for taken in snapshots.taken:
-            vector_to_parameters(taken.parameters, scorer.parameters())
+            vector_to_parameters(taken.parameters, model.parameters())
             parts = (prompts_of(taken.batch, size * k, size) for k in range(units))
-            found[taken.step] += [unit_of(part, scorer, rate) for part in parts]
+            found[taken.step] += [unit_of(part, model, rate) for part in parts]
     yield Figure(f"{task}: η", rate, "tuned, constant")
     for step, of_step in found.items():
         yield from figures_of(f"{task}, after {step} steps", of_step)

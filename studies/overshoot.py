@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 import neighbours  # noqa: F401
 import numpy as np
 from contest import FULL, Case, Runs
-from report import Estimate, Figure, write
+from figures import Estimate, Figure, write
 from results import CONTEST, DRAWN, PARTS, RIVAL
 from training import TASKS, Record
 
-from oblr.types import Moments
+from oblr.batch.types import Moments
 
 #: Shares of a run.
 PHASES = ((0.0, 0.1), (0.1, 0.2), (0.2, 0.5), (0.5, 1.0))

@@ -40,25 +40,26 @@ from pathlib import Path
 
 import neighbours  # noqa: F401
 import torch
+from figures import ROOT, Estimate, Figure, write
 from omegaconf import OmegaConf
-from report import ROOT, Estimate, Figure, write
 from scipy.stats import t as student
 from smollm2 import smollm2
 from torch import Tensor
 
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import Moments, ResponseTokens, Rollout, Sampling
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.gradnorm.measure import Factors, GradNorms
 from oblr.losses.gspo import GSPOLoss
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
-from oblr.packing import pack
 from oblr.policy.loading import load_config, load_model, load_tokenizer, weights_digest
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion, Problem
 from oblr.rollout.hf import HFEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Moments, Problem, ResponseTokens, Rollout, Sampling
 
 GROUP_SIZE, SEED = 4, 1
 BASELINE, UNIFORM = GradientWeightedBaseline(), GradNorms("uniform")
@@ -146,8 +147,8 @@ def sample(setting: Setting) -> list[Rollout]:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """All responses, scored: their tokens, ``‖Σ_t f_t ∇log π_t‖²`` float64 [S], and projections of it [S, buckets]."""
+class Found:
+    """Of all responses: their tokens, ``‖Σ_t f_t ∇log π_t‖²`` float64 [S], and projections of it [S, buckets]."""
 
     tokens: ResponseTokens
     square_norms: Tensor
@@ -158,8 +159,8 @@ class Policy:
     """A policy, and the random projection of its gradients."""
 
     def __init__(self, path: Path, buckets: int):
-        self.scorer = TokenScorer(load_model(str(path), "float32"), 1.0)
-        self.parameters = list(self.scorer.parameters())
+        self.model = PolicyModel(load_model(str(path), "float32"), 1.0)
+        self.parameters = list(self.model.parameters())
         size, generator = sum(p.numel() for p in self.parameters), torch.Generator().manual_seed(SEED)
         rows = -(-size // buckets)
         self.gradient = torch.zeros(rows, buckets)
@@ -177,32 +178,32 @@ class Policy:
 
     def logprobs(self, rollouts: Sequence[Rollout], bfloat16: bool) -> list[Rollout]:
         """The rollouts with this policy's log-probabilities for the engine's."""
-        scored = []
+        sampled = []
         for rollout in rollouts:
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-                logprobs = self.scorer(pack([rollout])).logprobs.tolist()
-            scored.append(replace(rollout, completion=replace(rollout.completion, logprobs=logprobs)))
-        return scored
+                logprobs = self.model(pack([rollout])).logprobs.tolist()
+            sampled.append(replace(rollout, completion=replace(rollout.completion, logprobs=logprobs)))
+        return sampled
 
-    def score(self, rollouts: Sequence[Rollout], bfloat16: bool = True, factors: Factors | None = None) -> Scores:
+    def measure(self, rollouts: Sequence[Rollout], bfloat16: bool = True, factors: Factors | None = None) -> Found:
         found, norms, projections = [], [], []
         for rollout in rollouts:
             self.gradient.zero_()
             with (
                 torch.autocast("cpu", torch.bfloat16, enabled=bfloat16),
-                UNIFORM.score(self.scorer, self.scorer.lm, [pack([rollout])], 1, factors=factors) as scores,
+                UNIFORM.measure(self.model, self.model.lm, [pack([rollout])], 1, factors=factors) as measured,
             ):
-                norms.append(scores.backward(torch.ones(1, dtype=torch.float64)))
-            found.append(scores.tokens)
+                norms.append(measured.backward(torch.ones(1, dtype=torch.float64)))
+            found.append(measured.tokens)
             projections.append(self.project())
-        return Scores(joined(found), torch.cat(norms), torch.stack(projections))
+        return Found(joined(found), torch.cat(norms), torch.stack(projections))
 
     def move(self, coefficients: Tensor, rollouts: Sequence[Rollout], rate: float) -> None:
         """One step of AdamW up the float32 gradient ``Σ_i c_i ∇log π(o_i|q)``."""
         self.gradient.zero_()
         for rollout, c in zip(rollouts, coefficients, strict=True):
-            with UNIFORM.score(self.scorer, self.scorer.lm, [pack([rollout])], 1) as scores:
-                scores.backward(-c[None])
+            with UNIFORM.measure(self.model, self.model.lm, [pack([rollout])], 1) as measured:
+                measured.backward(-c[None])
         torch.optim.AdamW(self.parameters, lr=rate).step()
 
 
@@ -236,11 +237,11 @@ class Step:
     gradients: Tensor
 
     @classmethod
-    def of(cls, loss: PolicyGradientLoss, scores: Scores, tokens: ResponseTokens, rewards: Tensor) -> "Step":
-        weights = loss.weights(tokens, scores.square_norms).view_as(rewards)
+    def of(cls, loss: PolicyGradientLoss, found: Found, tokens: ResponseTokens, rewards: Tensor) -> "Step":
+        weights = loss.reward_weights(tokens, found.square_norms).view_as(rewards)
         advantages = BASELINE(Groups(rewards, weights, tokens.lengths.view_as(rewards), rewards))
         coefficients = loss.coefficients(tokens, advantages.flatten(), per_token=False).float()
-        parts = coefficients[:, None] * scores.projections
+        parts = coefficients[:, None] * found.projections
         return cls(weights, advantages, parts.view(*rewards.shape, -1).sum(1))
 
 
@@ -346,13 +347,13 @@ class Study:
         self.setting, self.prompts = setting, len(setting.prompts)
         self.rollouts, self.tokenizer = sample(setting), load_tokenizer(str(setting.path))
         self.policy = Policy(setting.path, setting.buckets)
-        self.scored: dict[int, Scores] = {}
+        self.measured: dict[int, Found] = {}
 
     @cached_property
     def rounded(self) -> list[Rollout]:
         """The rollouts with the log-probabilities of a bfloat16 engine."""
         engine = Policy(self.setting.path, 1)
-        engine.scorer.lm.to(torch.bfloat16)
+        engine.model.lm.to(torch.bfloat16)
         return engine.logprobs(self.rollouts, bfloat16=False)
 
     def rewards(self, rollouts: Sequence[Rollout]) -> Tensor:
@@ -375,24 +376,24 @@ class Study:
         """Every choice with responses of this length."""
         rollouts = cut(self.rollouts, length)
         rewards, name = self.rewards(rollouts), f"{length} tokens"
-        scores = self.scored[length] = self.policy.score(rollouts)
-        by_token = self.policy.score(rollouts, factors=TOKEN.factors)
-        figures = self.choices(name, scores, by_token, rewards)
-        errors = scores.projections.double().square().sum(1) / scores.square_norms - 1
+        found = self.measured[length] = self.policy.measure(rollouts)
+        by_token = self.policy.measure(rollouts, factors=TOKEN.factors)
+        figures = self.choices(name, found, by_token, rewards)
+        errors = found.projections.double().square().sum(1) / found.square_norms - 1
         figures.append(Figure(f"{name}: relative error of ‖∇log π‖² projected, largest", errors.abs().max().item(), ""))
         if length == self.setting.exact:
-            exact = self.policy.score(rollouts, bfloat16=False)
-            right, none = (Step.of(NONE, own, own.tokens, rewards) for own in (exact, scores))
+            exact = self.policy.measure(rollouts, bfloat16=False)
+            right, none = (Step.of(NONE, own, own.tokens, rewards) for own in (exact, found))
             figures += compared(f"{name}, none", none, right, "float32's")
         return figures
 
     def bfloat16_engine(self, length: int) -> list[Figure]:
         """The same responses, had a bfloat16 engine named their probabilities; it would have drawn a few others."""
-        rollouts, scores = cut(self.rounded, length), self.scored[length]
-        by_token = self.policy.score(rollouts, factors=TOKEN.factors)
-        return self.choices(f"bfloat16 engine, {length} tokens", scores, by_token, self.rewards(rollouts))
+        rollouts, found = cut(self.rounded, length), self.measured[length]
+        by_token = self.policy.measure(rollouts, factors=TOKEN.factors)
+        return self.choices(f"bfloat16 engine, {length} tokens", found, by_token, self.rewards(rollouts))
 
-    def choices(self, name: str, scores: Scores, by_token: Scores, rewards: Tensor) -> list[Figure]:
+    def choices(self, name: str, found: Found, by_token: Found, rewards: Tensor) -> list[Figure]:
         """Every loss beside ``none``, and what clipping losses drop at the first update."""
         tokens = by_token.tokens
         figures = spread(name, tokens.sequence_logs.view_as(rewards))
@@ -400,7 +401,7 @@ class Study:
             Figure(f"{name}: tokens whose ratio exceeds 2", (tokens.logs > math.log(2)).double().mean().item(), "of 1")
         )
         steps = {
-            choice: Step.of(loss, by_token if loss.per_token else scores, tokens, rewards)
+            choice: Step.of(loss, by_token if loss.per_token else found, tokens, rewards)
             for choice, loss in LOSSES.items()
         }
         for choice, step in steps.items():

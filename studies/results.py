@@ -38,7 +38,7 @@ import scipy.stats
 from comparisons import probability_of_improvement, stratified_mean
 from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
 from curves import draw
-from report import ROOT, Estimate, Figure, write
+from figures import ROOT, Estimate, Figure, write
 from training import TASKS, Record
 
 from oblr.metrics.aggregate import interquartile_mean

@@ -12,8 +12,8 @@ import argparse
 
 import neighbours  # noqa: F401
 import torch
+from figures import Figure, write
 from ratios import LOSSES, NONE, SEED, TOKEN, Policy, Step, Study, compared, cut, estimate, pocket, smollm2_135m
-from report import Figure, write
 from torch import Tensor
 
 #: AdamW's.
@@ -44,11 +44,11 @@ def measure(study: Study, length: int) -> list[Figure]:
     dither(policy)
     engine = policy.logprobs(cut(study.rollouts, length), bfloat16=False)
     denominators = {"engine": engine, "policy": policy.logprobs(engine, bfloat16=True)}
-    scores, rewards = policy.score(engine), study.rewards(engine)
-    advantages = Step.of(NONE, scores, scores.tokens, rewards).advantages.flatten()
-    policy.move(NONE.coefficients(scores.tokens, advantages, per_token=False), engine, RATE)
+    found, rewards = policy.measure(engine), study.rewards(engine)
+    advantages = Step.of(NONE, found, found.tokens, rewards).advantages.flatten()
+    policy.move(NONE.coefficients(found.tokens, advantages, per_token=False), engine, RATE)
 
-    exact, moved = policy.score(engine, bfloat16=False), policy.score(engine)
+    exact, moved = policy.measure(engine, bfloat16=False), policy.measure(engine)
     truth, right = exact.tokens.logs, Step.of(LOSSES["sequence"], exact, exact.tokens, rewards)
     figures = [
         size("true log ratio of a token", truth, prompts),
@@ -56,7 +56,7 @@ def measure(study: Study, length: int) -> list[Figure]:
         *compared("none", Step.of(NONE, moved, moved.tokens, rewards), right, "float32's"),
     ]
     for name, rollouts in denominators.items():
-        by_token = policy.score(rollouts, factors=TOKEN.factors)
+        by_token = policy.measure(rollouts, factors=TOKEN.factors)
         tokens = by_token.tokens
         errors = tokens.logs - truth
         figures.append(size(f"by the {name}'s: error of a token's log ratio", errors, prompts))

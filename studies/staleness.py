@@ -38,14 +38,14 @@ class Stale(Policies):
         super().__init__(lab)
         self.runs, self.group_size = runs, group_size
 
-    def scores(self, theta: Tensor) -> Tensor:
+    def gradients(self, theta: Tensor) -> Tensor:
         """``∇ log π(a|q)`` [R, P, K, D]."""
         return centred(self.lab.features, self.policies(theta))
 
     def gradient(self, theta: Tensor) -> Tensor:
         """``∇J`` [R, D]."""
         gains = self.policies(theta) * self.lab.rewards
-        return (gains[..., None] * self.scores(theta)).sum(2).mean(1)
+        return (gains[..., None] * self.gradients(theta)).sum(2).mean(1)
 
     def sample(self, theta: Tensor, behaviour: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """A step ``ĝ`` [R, D] of the policy ``theta`` on responses of ``behaviour``, weighted by ``w = π/μ``, under the
@@ -55,10 +55,10 @@ class Stale(Policies):
         chosen = chosen.view(*older.shape[:2], self.group_size)  # [R, P, G]
         weights = (self.policies(theta) / older).gather(2, chosen)
         index = chosen[..., None].expand(-1, -1, -1, self.lab.features.shape[2])
-        scores = self.scores(theta).gather(2, index)
+        gradients = self.gradients(theta).gather(2, index)
         rewards = self.lab.rewards.expand_as(older).gather(2, chosen)
-        baselines = leave_one_out_means(rewards, weights.square() * scores.square().sum(3))
-        gradient = ((weights * (rewards - baselines))[..., None] * scores).mean((1, 2))
+        baselines = leave_one_out_means(rewards, weights.square() * gradients.square().sum(3))
+        gradient = ((weights * (rewards - baselines))[..., None] * gradients).mean((1, 2))
         return gradient, weights.sum((1, 2)).square() / weights.square().sum((1, 2)) / weights[0].numel()
 
     def run(self, rule: Rule, lag: int, steps: int, seed: int) -> Tensor:

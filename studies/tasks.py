@@ -1,4 +1,4 @@
-"""What do the tasks differ in? Rewards, score norms and gradient noise of their untrained policies.
+"""What do the tasks differ in? Rewards, gradient norms and gradient noise of their untrained policies.
 
     python studies/tasks.py [--quick]
 
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 
 import neighbours  # noqa: F401
 import torch
+from figures import Estimate, Figure, write
 from hydra.utils import instantiate
-from report import Estimate, Figure, write
 from tiers import GROUP_SIZE, Policy, measure, sample
 from torch import Tensor
 from torchmetrics.functional import pearson_corrcoef
@@ -31,10 +31,10 @@ from training import TASKS, composed
 
 from oblr.baselines.base import live_groups
 from oblr.baselines.leave_one_out import leave_one_out_means
-from oblr.packing import pack
+from oblr.batch.packing import pack
+from oblr.batch.types import RolloutBatch
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
-from oblr.types import RolloutBatch
+from oblr.policy.model import PolicyModel
 
 RESPONSES, PROMPTS_PER_STEP, DRAWS = 2 * GROUP_SIZE, 16, 2000
 
@@ -48,16 +48,16 @@ def policy_of(task: str, prompts: int) -> Policy:
     )
 
 
-def group_gradients(batch: RolloutBatch, norms: Tensor, scorer: TokenScorer) -> Tensor:
+def group_gradients(batch: RolloutBatch, norms: Tensor, model: PolicyModel) -> Tensor:
     """``g_q = (1/G) Σ_i (R_i − b_i) ∇ log π(o_i|q)`` of two groups to each prompt, float32 [P, 2, D]."""
     advantages = advantages_of(batch.rewards, norms).flatten()
     gradients = []
     for first in range(0, len(batch.rollouts), GROUP_SIZE):
         packed = pack(batch.rollouts[first : first + GROUP_SIZE])
         of_tokens = advantages[first : first + GROUP_SIZE][packed.target_segments.ids]
-        (scorer(packed).logprobs * of_tokens).sum().div(GROUP_SIZE).backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in scorer.parameters()]))
-        scorer.zero_grad()
+        (model(packed).logprobs * of_tokens).sum().div(GROUP_SIZE).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        model.zero_grad()
     return torch.stack(gradients).view(batch.n_groups, 2, -1)
 
 
@@ -81,16 +81,16 @@ def advantages_of(rewards: Tensor, norms: Tensor) -> Tensor:
     return rewards - leave_one_out_means(rewards, norms.view(halves))
 
 
-def left_by_allotment(scores: Tensor, moments: Tensor) -> Tensor:
-    """Noise of G responses and G more in proportion to their prompt's score, over that of 2 G to everyone.
+def left_by_allotment(shares: Tensor, moments: Tensor) -> Tensor:
+    """Noise of G responses and G more in proportion to their prompt's share, over that of 2 G to everyone.
 
     What either group says is judged by the other; mean of both ways.
 
     Args:
-        scores: of a prompt, by either group, [..., P, 2].
+        shares: of a prompt, by either group, [..., P, 2].
         moments: second moment of a response, by either group, [..., P, 2].
     """
-    groups = 1 + scores / scores.mean(-2, keepdim=True)
+    groups = 1 + shares / shares.mean(-2, keepdim=True)
     left = 2 * (moments.flip(-1) / groups).mean(-2) / moments.flip(-1).mean(-2)
     return left.mean(-1)
 
@@ -103,8 +103,8 @@ def with_interval(name: str, unit: str, value: Tensor, resampled: Tensor) -> Est
 def figures_of(task: str, prompts: int) -> Iterator[Figure]:
     policy = policy_of(task, prompts)
     batch = sample(policy)
-    scorer = TokenScorer(load_model(str(policy.path), "float32"), 1.0)
-    norms = measure(batch, scorer)["exact"]
+    model = PolicyModel(load_model(str(policy.path), "float32"), 1.0)
+    norms = measure(batch, model)["exact"]
     groups = batch.rewards.view(-1, GROUP_SIZE)
     lengths = batch.lengths.double()
     by_prompt = {
@@ -122,7 +122,7 @@ def figures_of(task: str, prompts: int) -> Iterator[Figure]:
     yield Figure(f"{task}: length, 1 % quantile", shortest, "tokens")
     yield Figure(f"{task}: length, 99 % quantile", longest, "tokens")
 
-    flat = group_gradients(batch, norms, scorer).flatten(0, 1)
+    flat = group_gradients(batch, norms, model).flatten(0, 1)
     products = (flat @ flat.T).double().view(prompts, 2, prompts, 2)
     found = parts_of_noise(products)
     # Halves of the prompts differ from the whole as much as the whole does from the truth.
@@ -140,8 +140,8 @@ def figures_of(task: str, prompts: int) -> Iterator[Figure]:
 
     moments = (advantages_of(batch.rewards, norms).square() * norms.view(prompts, 2, GROUP_SIZE)).mean(2)
     spread = batch.rewards.double().view(prompts, 2, GROUP_SIZE).std(2, correction=0)
-    for name, scores in {"norms": moments.sqrt(), "spread of rewards": spread}.items():
-        left, drawn = left_by_allotment(scores, moments), left_by_allotment(scores[draws], moments[draws])
+    for name, shares in {"norms": moments.sqrt(), "spread of rewards": spread}.items():
+        left, drawn = left_by_allotment(shares, moments), left_by_allotment(shares[draws], moments[draws])
         yield with_interval(f"{task}: noise left, allotted by {name}", "× equal", left, drawn)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from estimators import two_batch
 
-from oblr.types import Moments
+from oblr.batch.types import Moments
 
 DIMENSIONS = 10
 

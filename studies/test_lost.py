@@ -4,21 +4,21 @@ import re
 
 import pytest
 import torch
-from figures import with_ends
 from lost import BASELINES, Judge, Unit, figures_of
 from measured import results
 from pages import page
+from quoted import with_ends
 from tiers import pocket, sample
 from torch.nn.utils import parameters_to_vector
 
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 
 @pytest.fixture(scope="module")
 def judge() -> Judge:
     policy = pocket(2)
-    return Judge(TokenScorer(load_model(str(policy.path), "float32"), 1.0), sample(policy))
+    return Judge(PolicyModel(load_model(str(policy.path), "float32"), 1.0), sample(policy))
 
 
 def test_a_short_step_gains_what_it_promises(judge):
@@ -38,9 +38,9 @@ def test_a_step_twice_as_long_loses_four_times_as_much(judge):
 
 
 def test_the_policy_is_as_it_was(judge):
-    before = parameters_to_vector(judge.scorer.parameters()).clone()
+    before = parameters_to_vector(judge.model.parameters()).clone()
     judge(judge.slope)
-    assert parameters_to_vector(judge.scorer.parameters()).equal(before)
+    assert parameters_to_vector(judge.model.parameters()).equal(before)
 
 
 def test_half_of_what_is_lost_to_noise_is_left_by_twice_the_prompts():

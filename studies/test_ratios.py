@@ -3,7 +3,7 @@
 import pytest
 from measured import results
 
-from oblr.checks import ROUNDING
+from oblr.commands.checks import ROUNDING
 
 
 def test_the_rounding_that_is_refused_for_is_the_measured_one():

@@ -3,10 +3,10 @@
 import pytest
 from contest import Case, Runs
 from contest import late as reward
-from figures import with_ends
 from kept import read
 from measured import results
 from pages import page
+from quoted import with_ends
 from results import ADAMW, CONTEST, COSINE, DEFAULT, PARTS, RIVAL, SNR
 
 

@@ -12,7 +12,7 @@ def twice(values: list[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)[:, None].expand(-1, 2)
 
 
-def test_equal_scores_leave_all_of_the_noise():
+def test_equal_shares_leave_all_of_the_noise():
     assert left_by_allotment(twice([2, 2, 2]), twice([1, 4, 9])).item() == pytest.approx(1)
 
 
@@ -23,8 +23,8 @@ def test_one_noisy_prompt_of_four_is_given_what_the_others_do_not_need():
 
 def test_a_group_is_judged_by_the_other():
     """Either group takes another prompt for the noisy one: all that is given more is given in vain."""
-    scores = torch.tensor([[1.0, 0], [0, 1]]).double()
-    assert left_by_allotment(scores, scores.square()).item() == pytest.approx(2)
+    shares = torch.tensor([[1.0, 0], [0, 1]]).double()
+    assert left_by_allotment(shares, shares.square()).item() == pytest.approx(2)
 
 
 def test_what_findings_say_of_the_tasks_is_as_measured():

@@ -22,27 +22,28 @@ from pathlib import Path
 
 import neighbours  # noqa: F401
 import torch
+from figures import ROOT, Estimate, Figure, at_most, write
 from matplotlib.figure import Figure as Picture
 from omegaconf import OmegaConf
-from report import ROOT, Estimate, Figure, at_most, write
 from smollm2 import smollm2
 from torch import Tensor, nn
 from torchmetrics.functional import spearman_corrcoef
 
 from oblr.baselines.base import live_groups
 from oblr.baselines.leave_one_out import leave_one_out_means
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, RolloutBatch, Sampling
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.gradnorm.kinds import rms_norm_epsilon
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
+from oblr.problem import Problem
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.base import Reward, score
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.hf import HFEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Problem, Rollout, RolloutBatch, Sampling
 
 GROUP_SIZE, SEED, DRAWS = 8, 1, 2000
 TIERS = ("exact", "sketch", "logit", "length", "uniform")
@@ -113,25 +114,25 @@ def norm_layers_alone(lm: nn.Module) -> Iterator[None]:
         p.requires_grad_(True)
 
 
-def measure(batch: RolloutBatch, scorer: TokenScorer) -> dict[str, Tensor]:
+def measure(batch: RolloutBatch, model: PolicyModel) -> dict[str, Tensor]:
     """Every tier's weights, and those of the norm layers [prompts, responses]."""
     parts: dict[str, list[Tensor]] = {tier: [] for tier in (*TIERS, "norm_layers")}
     for step in range(0, batch.n_groups, 2):
         packed = pack(batch.rollouts[step * batch.group_size : (step + 2) * batch.group_size])
         for tier in TIERS:
-            parts[tier].append(GradNorms(tier).first_pass(scorer, scorer.lm, packed, step)[1])
-        with norm_layers_alone(scorer.lm):
-            parts["norm_layers"].append(GradNorms().first_pass(scorer, scorer.lm, packed)[1])
+            parts[tier].append(GradNorms(tier).first_pass(model, model.lm, packed, step)[1])
+        with norm_layers_alone(model.lm):
+            parts["norm_layers"].append(GradNorms().first_pass(model, model.lm, packed)[1])
     return {tier: torch.cat(weights).view(-1, batch.group_size) for tier, weights in parts.items()}
 
 
-def relative_error(batch: RolloutBatch, exact: Tensor, scorer: TokenScorer) -> float:
+def relative_error(batch: RolloutBatch, exact: Tensor, model: PolicyModel) -> float:
     """Largest relative error of the ``n_i`` of four sequences, against one plain backward for each."""
     errors = []
     for rollout, norm in zip(batch.rollouts[:4], exact.flatten().tolist(), strict=False):
-        scorer.zero_grad()
-        scorer(pack([rollout])).logprobs.sum().backward()
-        errors.append(abs(norm / sum(p.grad.double().square().sum().item() for p in scorer.parameters()) - 1))
+        model.zero_grad()
+        model(pack([rollout])).logprobs.sum().backward()
+        errors.append(abs(norm / sum(p.grad.double().square().sum().item() for p in model.parameters()) - 1))
     return max(errors)
 
 
@@ -168,8 +169,8 @@ def estimate(name: str, unit: str, statistic: Callable[..., Tensor], *values: Te
 def evaluate(policy: Policy) -> tuple[list[Figure], dict[str, Tensor]]:
     """All figures of a policy, and the weights that they come from."""
     batch = sample(policy)
-    scorer = TokenScorer(load_model(str(policy.path), "float32"), 1.0)
-    weights = measure(batch, scorer)
+    model = PolicyModel(load_model(str(policy.path), "float32"), 1.0)
+    weights = measure(batch, model)
     exact, rewards = weights["exact"], batch.rewards
     groups, live = exact.view(-1, GROUP_SIZE), live_groups(rewards.view(-1, GROUP_SIZE))
     facts = (
@@ -180,7 +181,7 @@ def evaluate(policy: Policy) -> tuple[list[Figure], dict[str, Tensor]]:
         ("spread of n_i in a group", (groups.std(1, correction=0) / groups.mean(1)).mean().item(), "× mean"),
     )
     figures = [Figure(f"{policy.name}: {name}", value, unit) for name, value, unit in facts]
-    error = relative_error(batch, exact, scorer)
+    error = relative_error(batch, exact, model)
     figures.append(at_most(f"{policy.name}: relative error of n_i, exact", error, "", 1e-5))
     for tier in APPROXIMATE:
         correlation = rank_correlations(weights[tier], exact)

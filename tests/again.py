@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 from statistics import mean
 
+import figures
 import measured
-import report
 
 from oblr.run.provenance import revision
 
-ROOT = report.ROOT
+ROOT = figures.ROOT
 RUNS = ROOT / "benchmarks" / "results" / "suite.jsonl"
 OUTPUT = ROOT / ".cache" / "suite"
 NEW = OUTPUT / "runs.jsonl"
@@ -75,25 +75,25 @@ def _compute() -> None:
         sum(range(10_000))
 
 
-def series(runs: list[Run]) -> list[report.Figure]:
+def series(runs: list[Run]) -> list[figures.Figure]:
     """What the last runs that passed say together."""
     row = list(takewhile(lambda run: run.passed, reversed(runs)))
-    figures = [
-        report.at_least("runs in a row that passed", len(row), "", 10),
-        report.at_least("of them on a loaded machine", sum(run.load >= LOADED for run in row), "", 5),
+    found = [
+        figures.at_least("runs in a row that passed", len(row), "", 10),
+        figures.at_least("of them on a loaded machine", sum(run.load >= LOADED for run in row), "", 5),
     ]
     if alone := [run.seconds for run in row if run.idle]:
-        figures.append(report.at_most("time on a machine of its own, longest", max(alone), "s", LIMIT))
+        found.append(figures.at_most("time on a machine of its own, longest", max(alone), "s", LIMIT))
     if beside := [run.seconds for run in row if run.load >= LOADED]:
-        figures.append(report.Figure("time on a loaded machine, mean", mean(beside), "s"))
-    return figures
+        found.append(figures.Figure("time on a loaded machine, mean", mean(beside), "s"))
+    return found
 
 
 def record() -> None:
     with RUNS.open("a") as file:
         file.write(NEW.read_text())
     NEW.unlink()
-    report.write("suite", series([Run(**json.loads(line)) for line in RUNS.read_text().splitlines()]))
+    figures.write("suite", series([Run(**json.loads(line)) for line in RUNS.read_text().splitlines()]))
     measured.main()  # a test of the suite looks whether the page has every result
 
 

@@ -31,12 +31,13 @@ from transformers import (
 )
 from xdist.scheduler import LoadFileScheduling
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.commands.launch import launch
-from oblr.packing import pack
 from oblr.policy.adapter import LoRA, adapters
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion, Problem
 from oblr.rollout.server import ServerEngine
-from oblr.types import Completion, Problem, Rollout
 
 pytest_plugins = ("attacked",)
 
@@ -175,19 +176,19 @@ def drawn_by(lm: PreTrainedModel, rollouts: Sequence[Rollout], temperature: floa
     generator, drawn = torch.Generator().manual_seed(1), []
     for rollout in rollouts:
         with torch.no_grad():
-            logprobs = TokenScorer(lm, temperature)(pack([rollout]))[0]
+            logprobs = PolicyModel(lm, temperature)(pack([rollout]))[0]
         logprobs = logprobs + drift * torch.randn(len(logprobs), generator=generator)
         completion = replace(rollout.completion, logprobs=logprobs.tolist())
         drawn.append(replace(rollout, completion=completion))
     return drawn
 
 
-def score_gradients(lm: PreTrainedModel, rollouts: Sequence[Rollout], temperature: float) -> list[dict[str, Tensor]]:
+def log_gradients(lm: PreTrainedModel, rollouts: Sequence[Rollout], temperature: float) -> list[dict[str, Tensor]]:
     """The oracle: one sequence, one plain backward, all parameters' gradients of its log-probability."""
-    scorer, gradients = TokenScorer(lm, temperature), []
+    model, gradients = PolicyModel(lm, temperature), []
     for rollout in rollouts:
         lm.zero_grad()
-        scorer(pack([rollout]))[0].sum().backward()
+        model(pack([rollout]))[0].sum().backward()
         gradients.append({name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None})
     lm.zero_grad()
     return gradients

@@ -27,8 +27,8 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from queue import SimpleQueue
 
+import figures
 import pytest
-import report
 import warm
 from mutations import Mutant, differing, drawn, room_of
 from nearest import nearest_tests
@@ -159,10 +159,10 @@ def by_room(root: Path, trials: Sequence[Trial]) -> Iterator[tuple[str, int, int
 def write(root: Path, trials: Sequence[Trial]) -> None:
     """Keep how many of each room are noticed, the share of all, which has a target, and what is not noticed."""
     *rooms, (_, planted, noticed) = by_room(root, trials)
-    figures = [report.Figure(f"{room}: noticed", own, f"of {all_} mutants") for room, all_, own in rooms]
-    figures.append(report.at_least("share of the mutants that is noticed", noticed / planted, "", ENOUGH))
+    found = [figures.Figure(f"{room}: noticed", own, f"of {all_} mutants") for room, all_, own in rooms]
+    found.append(figures.at_least("share of the mutants that is noticed", noticed / planted, "", ENOUGH))
     missed = [trial.mutant for trial in trials if not trial.by]
-    report.write("mutants", figures, missed=[{"at": f"{m.file}:{m.line}", "change": m.change()} for m in missed])
+    figures.write("mutants", found, missed=[{"at": f"{m.file}:{m.line}", "change": m.change()} for m in missed])
 
 
 def too_few(noticed: int, planted: int) -> bool:
@@ -220,7 +220,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     if left := len(mutants) - len(decided):
         print(f"{left} of {len(mutants)} are undecided")
     usual = asked == parser.parse_args(["--jobs", str(asked.jobs)])
-    if decided and usual and root == report.ROOT and len(trials) == len(mutants):
+    if decided and usual and root == figures.ROOT and len(trials) == len(mutants):
         write(root, decided)
     return int(too_few(noticed, planted))
 

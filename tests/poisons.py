@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lightning import Callback
 
-from oblr.types import Rollout, RolloutBatch
+from oblr.batch.types import Rollout, RolloutBatch
 
 
 def worth(reward: float) -> Callable[[Rollout], Rollout]:

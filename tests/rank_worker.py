@@ -26,6 +26,7 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
+from oblr.batch.types import RolloutBatch, StepStatistics
 from oblr.gradnorm import head
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.kl import KLPenalty
@@ -35,7 +36,6 @@ from oblr.policy.adapter import LoRA
 from oblr.policy.step import PolicyModule
 from oblr.run.strategies import DDP, FSDP, SingleDevice
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import RolloutBatch, StepReport
 
 LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8, 7, 3, 11, 2, 9, 9, 1, 1, 4, 5, 6, 7, 20, 3, 3, 2]
 #: all groups live; or all live groups on the first rank; or none; or a mixture
@@ -162,7 +162,7 @@ class Keep(L.Callback):
         self.gradient = {name: whole(p.grad).clone() for name, p in trained}
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.report: StepReport = outputs["report"]
+        self.stats: StepStatistics = outputs["statistics"]
 
 
 def whole(gradient: torch.Tensor) -> torch.Tensor:
@@ -235,14 +235,14 @@ def main(
     rollouts = drawn_by(tiny_model(is_tied(folder)), make_rollouts(LENGTHS, REWARDS[rewards]), 1.0, drift=0.3)
     share = Share(rollouts, trainer, settings == "poisoned")
     trainer.fit(policy, share, ckpt_path=resumed and folder / f"checkpoint-{resumed}", weights_only=True)
-    report = keep.report
+    stats = keep.stats
     for p in policy.parameters():  # the optimizer's own, which a checkpoint is made of
         assert isinstance(p, DTensor) == (kind in sharded)
         assert p.dtype == torch.float32
     result = {
         "baseline": flattened(policy.baseline),
-        "square_norms": report.square_norms.flatten(),
-        "moments": torch.tensor([report.moments.mean_square, report.moments.square_mean, report.lr]),
+        "square_norms": stats.square_norms.flatten(),
+        "moments": torch.tensor([stats.moments.mean_square, stats.moments.square_mean, stats.lr]),
         **{name: weight.clone() for name, weight in policy.weights()},
         "gradient": keep.gradient,
         "logged": dict(trainer.callback_metrics),

@@ -4,7 +4,7 @@ import torch
 from conftest import ROOT
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 SIZES = {"4B": (4_022_468_096, True), "8B": (8_190_735_360, False)}  # parameters, and whether the head is tied
 
@@ -15,4 +15,4 @@ def architecture(size):
 
 def on_meta(size):
     with torch.device("meta"):
-        return TokenScorer(AutoModelForCausalLM.from_config(architecture(size), dtype=torch.float32), 1.0)
+        return PolicyModel(AutoModelForCausalLM.from_config(architecture(size), dtype=torch.float32), 1.0)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 
 import warm
-from report import ROOT
+from figures import ROOT
 
 
 def check(script: str, environment: Mapping[str, str]) -> None:

@@ -4,17 +4,17 @@ import functools
 
 import pytest
 import torch
-from conftest import POCKET, adapt, combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import POCKET, adapt, combine, log_gradients, make_rollouts, square_norm, tiny_model
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from oblr.checks import find_checkpoint, trained
+from oblr.batch.packing import pack
+from oblr.commands.checks import find_checkpoint, trained
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.loading import load_config, load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.run.checkpoint import save, shapes
 
 LENGTHS = [7, 3, 12]
@@ -22,7 +22,7 @@ LENGTHS = [7, 3, 12]
 
 def logprobs(lm):
     with torch.no_grad():
-        return TokenScorer(lm, 1.0)(pack(make_rollouts(LENGTHS))).logprobs
+        return PolicyModel(lm, 1.0)(pack(make_rollouts(LENGTHS))).logprobs
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -32,12 +32,12 @@ def test_weights_are_those_of_a_model_that_computes_the_same(tied, family):
     before = logprobs(lm)
     LoRA(4, 8.0, "all-linear", 0).attach(lm)
     assert torch.equal(logprobs(lm), before)
-    assert dict(TokenScorer(lm, 1.0).weights()).keys() == dict(plain.named_parameters()).keys()
+    assert dict(PolicyModel(lm, 1.0).weights()).keys() == dict(plain.named_parameters()).keys()
     for p in adapters(lm).values():
         p.data += 0.1
     after = logprobs(lm)
     assert (after - before).abs().max() > 0.1
-    plain.load_state_dict(dict(TokenScorer(lm, 1.0).weights()), strict=False)
+    plain.load_state_dict(dict(PolicyModel(lm, 1.0).weights()), strict=False)
     torch.testing.assert_close(logprobs(plain), after, rtol=1e-5, atol=1e-5)
 
 
@@ -48,8 +48,8 @@ def test_a_sum_is_rounded_and_not_its_terms():
     for lm in (exact, rounded):
         adapt(lm)
         assert {p.dtype for p in adapters(lm).values()} == {torch.float32}
-    found = dict(TokenScorer(rounded, 1.0).weights())
-    for name, weight in TokenScorer(exact, 1.0).weights():
+    found = dict(PolicyModel(rounded, 1.0).weights())
+    for name, weight in PolicyModel(exact, 1.0).weights():
         assert found[name].dtype == torch.bfloat16
         assert torch.equal(found[name], weight.bfloat16()), name
 
@@ -62,11 +62,11 @@ def test_norms_on_a_frozen_model_in_bfloat16(mixed, passes):
     adapt(lm, mixed=mixed)
     coefficients = torch.linspace(-1, 1, len(rollouts))
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-        oracle = score_gradients(lm, rollouts, 1.0)
-        with GradNorms("exact", passes).score(TokenScorer(lm, 1.0), lm, [pack(rollouts)], group_size) as scores:
-            scores.backward(coefficients)
+        oracle = log_gradients(lm, rollouts, 1.0)
+        with GradNorms("exact", passes).measure(PolicyModel(lm, 1.0), lm, [pack(rollouts)], group_size) as measured:
+            measured.backward(coefficients)
     norms = torch.tensor([square_norm(gradient) for gradient in oracle]).double()
-    torch.testing.assert_close(scores.weights, norms, rtol=0.02, atol=0)
+    torch.testing.assert_close(measured.square_norms, norms, rtol=0.02, atol=0)
     expected = combine(oracle, coefficients.tolist())
     error = {name: p.grad.double() - expected[name] for name, p in adapters(lm).items()}
     assert square_norm(error) < 0.02**2 * square_norm(expected)
@@ -76,7 +76,7 @@ def test_norms_on_a_frozen_model_in_bfloat16(mixed, passes):
 def test_peft_loads_the_adapter_and_transformers_the_policy(tmp_path):
     lm = load_model(str(POCKET), "float32")
     adapt(lm, targets=["q_proj", "down_proj"])
-    TokenScorer(lm, 1.0).export(load_tokenizer(str(POCKET)), tmp_path / "policy")
+    PolicyModel(lm, 1.0).export(load_tokenizer(str(POCKET)), tmp_path / "policy")
     ids = torch.tensor([[5, 3, 7, 2]])
     by_peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(POCKET), tmp_path / "policy" / "adapter")
     policy = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
@@ -87,7 +87,7 @@ def test_peft_loads_the_adapter_and_transformers_the_policy(tmp_path):
         assert (expected - base).abs().max() > 0.1
         torch.testing.assert_close(by_peft(ids).logits, expected)
         torch.testing.assert_close(policy(ids).logits, expected, rtol=1e-4, atol=1e-4)
-    TokenScorer(load_model(str(POCKET), "float32"), 1.0).export(load_tokenizer(str(POCKET)), tmp_path / "plain")
+    PolicyModel(load_model(str(POCKET), "float32"), 1.0).export(load_tokenizer(str(POCKET)), tmp_path / "plain")
     assert not (tmp_path / "plain" / "adapter").exists()
 
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_has_the_adapters_and_is_of_one_base_model(tmp_path):
     lora, base = LoRA(4, 8.0, "all-linear", 0), {"policy.lora.alpha": 8.0, "weights": "one"}
     lm = load_model(str(POCKET), "float32")
     lora.attach(lm)
-    policy = torch.nn.ModuleDict({"scorer": TokenScorer(lm, 1.0)})
+    policy = torch.nn.ModuleDict({"scorer": PolicyModel(lm, 1.0)})
     optimizer = torch.optim.AdamW(adapters(lm).values())
     for p in adapters(lm).values():
         p.grad = torch.ones_like(p)

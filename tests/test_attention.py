@@ -4,17 +4,17 @@ import inspect
 
 import pytest
 import torch
-from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, log_gradients, make_rollouts, square_norm, tiny_model
 from torch import nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import MistralConfig, MistralForCausalLM
 
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy import attention
 from oblr.policy.attention import SDPA, VARLEN, choose_attention, varlen_attention
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 
@@ -59,18 +59,18 @@ def sliding():
 def test_norms_and_gradient_are_the_oracles(kernel, make, checkpointing):
     lm, rollouts = make(), make_rollouts(LENGTHS)
     lm.set_attn_implementation(SDPA)
-    oracle = score_gradients(lm, rollouts, 0.8)
+    oracle = log_gradients(lm, rollouts, 0.8)
     lm.set_attn_implementation(VARLEN)
     if checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     coefficients = torch.linspace(-1, 1.3, len(LENGTHS))
-    with GradNorms("exact", "one").score(TokenScorer(lm, 0.8), lm, [pack(rollouts)], 4) as scores:
-        scores.backward(coefficients)
+    with GradNorms("exact", "one").measure(PolicyModel(lm, 0.8), lm, [pack(rollouts)], 4) as measured:
+        measured.backward(coefficients)
     expected = combine(oracle, coefficients.tolist())
     error = {name: p.grad.double() - expected[name] for name, p in lm.named_parameters()}
     assert (square_norm(error) / square_norm(expected)) ** 0.5 < 1e-5
     torch.testing.assert_close(
-        scores.weights, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-5, atol=0
+        measured.square_norms, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-5, atol=0
     )
 
 

@@ -7,7 +7,7 @@ from conftest import POCKET
 from hydra.utils import instantiate
 from test_conf import composed
 
-from oblr.checks import ROUNDING, check_loss, check_policy, rounding
+from oblr.commands.checks import ROUNDING, check_loss, check_policy, rounding
 from oblr.errors import SettingError
 from oblr.losses.gspo import GSPOLoss
 from oblr.losses.policy_gradient import PolicyGradientLoss

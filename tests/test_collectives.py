@@ -20,16 +20,16 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from callbacks.evaluation import HeldOutEvaluation
+from oblr.batch.types import Sampling
 from oblr.errors import SettingError
 from oblr.gradnorm.tape import Reduction
 from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.plan.dry_run import fake_world
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.run import ranks
 from oblr.run.checkpoint import load, save
 from oblr.run.ranks import Ranks
 from oblr.run.strategies import DDP, FSDP
-from oblr.types import Sampling
 
 CUDA = torch.device("cuda:0")
 
@@ -155,7 +155,7 @@ def test_shards_in_host_memory_travel_by_the_strategys_device(monkeypatch):
         lm = nn.Module()
         lm.weight = nn.Parameter(DTensor(torch.ones(3, 3), spec, requires_grad=False))
         monkeypatch.setattr("oblr.policy.model.head_path", lambda lm: None)  # it has no head, only a weight
-        ((_, weight),) = TokenScorer(lm, 1.0).weights(torch.bfloat16)
+        ((_, weight),) = PolicyModel(lm, 1.0).weights(torch.bfloat16)
     assert weight.shape == (5, 3)
     assert weight.dtype == torch.bfloat16
     gathers = [tensors for _, operation, tensors in recorder.seen if "gather" in operation]

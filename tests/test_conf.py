@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from test_composition import GROUPS as RUN
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
-from oblr.checks import check_engine
+from oblr.commands.checks import check_engine
 from oblr.commands.compose import register_resolvers
 from oblr.errors import SettingError
 from oblr.policy.loading import load_config

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_tags import Policy, make_report
+from test_tags import Policy, make_statistics
 
 from callbacks.rollouts import shares
 from callbacks.samples import sample_table
@@ -45,12 +45,12 @@ def served(folder: Path) -> Iterator[str]:
 
 def log(folder: Path) -> None:
     """Every number of the first tab, as a run logs them, and a response that does its worst."""
-    writer, report = TensorBoard(str(folder)), make_report()
-    object.__setattr__(report.batch.rollouts[0], "text", HOSTILE)
+    writer, stats = TensorBoard(str(folder)), make_statistics()
+    object.__setattr__(stats.batch.rollouts[0], "text", HOSTILE)
     writer.log_hyperparams({"eta0": 0.01, "baseline": "gradient_weighted", GOVERNED: GOVERNING})
     for step in range(1, STEPS + 1):
         writer.log_metrics({tag: 1.0 + place + step for place, tag in enumerate(TAGS)}, step)
-    writer.experiment.add_text("rollout/samples", sample_table(report, shares(Policy(), report), 1).markdown(), 1)
+    writer.experiment.add_text("rollout/samples", sample_table(stats, shares(Policy(), stats), 1).markdown(), 1)
     writer.finalize("success")
 
 

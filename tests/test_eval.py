@@ -23,10 +23,10 @@ from oblr.commands.compose import register_resolvers
 from oblr.commands.launch import settle
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
+from oblr.problem import Completion
 from oblr.record.curves import read_curves
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
-from oblr.types import Completion
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 SMALL = ("benchmarks=[chain_sum]", "samples=2", "limit=12", "chunk=4")

@@ -36,9 +36,9 @@ def test_a_killed_run_ends_with_the_same_bits(reference, tmp_path):
 def test_a_kill_comes_when_its_phase_ends_at_the_latest(tmp_path, monkeypatch):
     """How fast the machine is decides the moment within a phase, and no more."""
     killed = []
-    monkeypatch.setattr(os, "kill", lambda process, signal: killed.append(json.loads(report.read_text())))
-    report = tmp_path / "report"
-    kill = Kill("rollout", step=2, report=str(report), seconds=600)
+    monkeypatch.setattr(os, "kill", lambda process, signal: killed.append(json.loads(journal.read_text())))
+    journal = tmp_path / "journal"
+    kill = Kill("rollout", step=2, journal=str(journal), seconds=600)
     for epoch in range(3):
         kill.trainer = SimpleNamespace(current_epoch=epoch)
         kill.enter("rollout")
@@ -82,7 +82,7 @@ def test_no_rank_outlives_another(tmp_path, setup, strike, cause):
 @pytest.mark.wide
 def test_a_rank_that_waits_for_a_dead_one_says_so(tmp_path):
     """As NCCL lets it wait. Lightning's own watch would have killed it by then."""
-    waits = f"+callbacks.waits={{_target_: strikes.Wait, phase: update, step: 1, report: {tmp_path / 'waits'}}}"
+    waits = f"+callbacks.waits={{_target_: strikes.Wait, phase: update, step: 1, journal: {tmp_path / 'waits'}}}"
     strike = "Kill, phase: update, seconds: 0, step: 1, rank: 1"
     ended = train(tmp_path / "run", *TWO[0].command, "steps=2", waits, strike=strike)
     assert one_line(ended, "rank 1 was killed by SIGKILL"), ended

@@ -16,14 +16,14 @@ from test_eval import run as evaluate
 from tiny_models import tiny
 from transformers import AutoModelForCausalLM
 
-from oblr.checks import check_model, check_policy
 from oblr.commands import serve
+from oblr.commands.checks import check_model, check_policy
 from oblr.data.ends import end_tokens
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import ExportError, SettingError
 from oblr.policy.fit import check_weights
 from oblr.policy.loading import check_numbers, load_config, load_model, load_tokenizer, reader, stored_weights
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.settings.models import find_model
 
 
@@ -160,19 +160,19 @@ def test_a_token_without_an_embedding(sound):
 
 def test_an_export_hands_on_how_its_folder_is_sampled_from(model, tmp_path):
     said("generation_config.json", temperature=0.6, top_k=20)(model)
-    scorer, tokenizer = TokenScorer(load_model(str(model), "float32"), 1.0), load_tokenizer(str(model))
-    scorer.export(tokenizer, tmp_path / "policy")
+    policy_model, tokenizer = PolicyModel(load_model(str(model), "float32"), 1.0), load_tokenizer(str(model))
+    policy_model.export(tokenizer, tmp_path / "policy")
     found = json.loads((tmp_path / "policy" / "generation_config.json").read_text())
     assert (found["temperature"], found["top_k"]) == (0.6, 20)
     look_at(str(tmp_path / "policy"))
 
 
 def test_weights_outlive_an_export_that_fails(model, tmp_path):
-    scorer, tokenizer = TokenScorer(load_model(str(model), "float32"), 1.0), load_tokenizer(str(model))
+    policy_model, tokenizer = PolicyModel(load_model(str(model), "float32"), 1.0), load_tokenizer(str(model))
     tokenizer.chat_template = {entry["name"]: entry["template"] for entry in TEMPLATES}
     with pytest.raises(ExportError, match=r"could not be written: .*its weights are in .*policy\.weights"):
-        scorer.export(tokenizer, tmp_path / "policy")
+        policy_model.export(tokenizer, tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "policy.weights")
-    for name, weight in scorer.weights():
+    for name, weight in policy_model.weights():
         assert torch.equal(again.get_parameter(name), weight)

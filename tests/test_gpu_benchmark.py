@@ -10,9 +10,9 @@ import gpu
 import gpu_selfcheck
 import pytest
 from conftest import ROOT
+from figures import Figure
 from gpu import PARTS, Part, chosen, measured, run
 from planted import FAULTS, deep
-from report import Figure
 
 from oblr.errors import SettingError
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from rooms import arrows, imported, room, sources, table
+from rooms import SCRIPTS, arrows, imported, room, sources, table
 
-BASE = {"errors", "kinds", "problem", "types", "packing", "segments", "kernels"}
+BASE = {"errors", "kinds", "problem", "batch", "kernels"}
 LEAVES = {"gradnorm", "baselines", "losses", "schedules", "rewards", "data", "metrics"}
 #: room → rooms that it may import from
 ALLOWED = {
@@ -14,13 +14,11 @@ ALLOWED = {
     "kinds": {"errors"},
     "problem": set(),
     "kernels": set(),
-    "types": {"problem"},
-    "segments": {"kernels"},
-    "packing": {"types", "kernels", "segments"},
+    "batch": {"problem", "kernels"},
     **dict.fromkeys(LEAVES, BASE),
     "metrics": set(),
     "run": {"errors", "kinds", "metrics"},
-    "record": {"run", "metrics", "types"},
+    "record": {"run", "metrics", "batch"},
     "answers": set(),
     "rewards": BASE | {"run", "answers"},
     "data": BASE | {"run"},
@@ -28,13 +26,11 @@ ALLOWED = {
     "rollout": BASE | {"run", "data", "rewards", "policy"},
     "evaluation": BASE | {"run", "data", "rewards", "metrics"},
     "plan": BASE | {"run", "gradnorm", "baselines", "losses", "schedules", "policy", "rollout"},
-    "checks": BASE | {"run", "baselines", "losses", "schedules", "policy"},
     "callbacks": BASE | LEAVES | {"run", "record", "policy", "rollout", "evaluation"},
     "settings": {"errors", "kinds"},
     "report": BASE | {"run", "record", "metrics", "evaluation"},
-    "commands": BASE
-    | LEAVES
-    | {"run", "policy", "rollout", "evaluation", "plan", "checks", "record", "settings", "report"},
+    "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "record", "settings", "report"},
+    SCRIPTS: {"commands"},
 }
 #: package → the only places that may import it
 ONLY_IN = {
@@ -52,10 +48,8 @@ ONLY_IN = {
 
 def test_rooms_import_only_what_lies_below_them():
     graph = arrows(ROOT)
+    assert graph.keys() == ALLOWED.keys()
     assert {name: graph[name] - ALLOWED[name] for name in ALLOWED} == {name: set() for name in ALLOWED}
-    scripts = graph.keys() - ALLOWED.keys()
-    assert {name.split("/")[0] for name in scripts} == {"src"}
-    assert set().union(*(graph[name] for name in scripts)) == {"commands"}
     said = table(ROOT).splitlines()[-1]
     assert said.endswith("none runs upwards")
     assert said.partition(";")[0] in (ROOT / "CONTRIBUTING.md").read_text()
@@ -68,6 +62,11 @@ def test_a_circle_is_found(tmp_path):
         path.write_text(text)
     circles = ("a → b → c → a", "b → c → a → b", "c → a → b → c")
     assert table(tmp_path).endswith(tuple(f"3 rooms, 3 arrows; these run in a circle: {circle}" for circle in circles))
+
+
+def test_nothing_takes_kernels_by_name():
+    """A plan answers in the module's place."""
+    assert {path.name for path in sources(ROOT) for name in imported(path) if name.startswith("oblr.kernels.")} == set()
 
 
 @pytest.mark.parametrize("package", ONLY_IN)

@@ -8,7 +8,7 @@ import torch
 from conftest import POCKET, ROOT
 from poisons import POISONS, spoilt
 from test_policy import OneBatch, make_batch, take_steps
-from test_tags import make_report
+from test_tags import make_statistics
 from test_train import same
 from torch import nn
 from transformers import AutoModelForCausalLM
@@ -17,6 +17,7 @@ from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.value import ValueBaseline
+from oblr.batch.types import Moments
 from oblr.errors import RefusedError
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.policy.judgement import Fault, first_fault
@@ -24,7 +25,6 @@ from oblr.record.curves import read_curves
 from oblr.run.checkpoint import load
 from oblr.run.manifest import by_age
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import Moments
 
 
 class Batches(OneBatch):
@@ -52,7 +52,7 @@ def rewards(k):
 def trained(folder, batches, baseline=None, **settings):
     """What is left of a run: parameters, and everything that remembers earlier steps."""
     averages = SNRMonitor(), SecondMoments({"adaptive": AdaptiveBaseline(decay=0.5)})
-    policy, reports = take_steps(
+    policy, statistics = take_steps(
         folder,
         Batches(*batches),
         steps=len(batches),
@@ -64,7 +64,7 @@ def trained(folder, batches, baseline=None, **settings):
         **settings,
     )
     states = [policy.schedule, policy.baseline, *averages]
-    return dict(policy.named_parameters()), [state.state_dict() for state in states], policy, reports
+    return dict(policy.named_parameters()), [state.state_dict() for state in states], policy, statistics
 
 
 @pytest.mark.parametrize("response", [0, 13])  # the first one is among those by which the engine is checked
@@ -73,8 +73,8 @@ def test_poisoned_steps_are_as_if_they_had_not_been(healthy, caplog, response):
     expected, averages, _, _ = trained(folder, [first, third])
     with caplog.at_level(logging.WARNING):
         poisoned = [spoilt(second, response, spoil) for spoil in POISONS.values()]
-        found, kept, policy, reports = trained(folder, [first, *poisoned, third])
-    assert [report.refused for report in reports] == [False, *[True] * len(POISONS), False]
+        found, kept, policy, statistics = trained(folder, [first, *poisoned, third])
+    assert [stats.refused for stats in statistics] == [False, *[True] * len(POISONS), False]
     assert same(found, expected)
     torch.testing.assert_close(kept, averages, rtol=0, atol=0)
     lines = (record.getMessage() for record in caplog.records if record.name == "oblr.policy.judgement")
@@ -83,7 +83,7 @@ def test_poisoned_steps_are_as_if_they_had_not_been(healthy, caplog, response):
         assert line.startswith(f"step {step} is refused and nothing moves: {place}")
         assert problem in line
     assert policy.refusals.count == policy.trainer.callback_metrics["train/refused"] == len(POISONS)
-    assert {report.lr for report in reports[1:-1]} == {0.0}
+    assert {stats.lr for stats in statistics[1:-1]} == {0.0}
 
 
 def test_what_was_studied_of_a_refused_step_is_not_learnt(healthy):
@@ -98,19 +98,19 @@ def test_what_was_studied_of_a_refused_step_is_not_learnt(healthy):
 def test_a_batch_is_not_used_again_once_it_is_refused(healthy):
     folder, (first, second, third) = healthy
     poisoned = spoilt(second, 13, POISONS["gradient overflows"])
-    *_, policy, reports = trained(folder, [first, poisoned, third], updates_per_batch=3)
+    *_, policy, statistics = trained(folder, [first, poisoned, third], updates_per_batch=3)
     assert policy.refusals.count == 1
-    assert [report.refused for report in reports] == [False, True, False]
+    assert [stats.refused for stats in statistics] == [False, True, False]
 
 
 def test_a_ratio_that_is_truncated_may_be_as_large_as_it_likes(healthy):
     """It is a logarithm until the loss has done what bounds it."""
     folder, (_, second, _) = healthy
     poisoned = spoilt(second, 13, POISONS["weight in the baseline is inf"])
-    _, _, _, (report,) = trained(folder, [poisoned], loss=PolicyGradientLoss(truncate=2.0))
-    assert not report.refused
-    assert report.log_ratios[3, 1] == pytest.approx(400, abs=1)
-    assert report.moments.finite
+    _, _, _, (stats,) = trained(folder, [poisoned], loss=PolicyGradientLoss(truncate=2.0))
+    assert not stats.refused
+    assert stats.log_ratios[3, 1] == pytest.approx(400, abs=1)
+    assert stats.moments.finite
 
 
 def test_ten_in_a_row_end_the_run(healthy):
@@ -132,7 +132,10 @@ NAN, INF = math.nan, math.inf
         ({}, None),
         ({"scores": torch.tensor([[1.0, 0], [0, 1], [1, NAN]])}, Fault(2, 1, "its reward is nan")),  # of a dead group
         ({"rewards": torch.tensor([[1.0, 0], [0, INF], [1, 1]])}, Fault(1, 1, "its reward less its KL penalty is inf")),
-        ({"weights": torch.tensor([[1.0, 0], [INF, 0], [0, 0]])}, Fault(1, 0, "its weight in the baseline is inf")),
+        (
+            {"reward_weights": torch.tensor([[1.0, 0], [INF, 0], [0, 0]])},
+            Fault(1, 0, "its weight in the baseline is inf"),
+        ),
         ({"advantages": torch.tensor([[1.0, NAN], [0, 0], [0, 0]])}, Fault(0, 1, "its advantage is nan")),
         ({"coefficients": torch.tensor([[1.0, INF], [0, 0], [0, 0]])}, Fault(0, 1, "its coefficient is inf")),
         ({"group_squares": torch.tensor([1, INF, 0])}, (1, 0)),
@@ -141,7 +144,7 @@ NAN, INF = math.nan, math.inf
     ],
 )
 def test_what_is_looked_at_and_whom_it_names(changes, fault):
-    found = first_fault(make_report(**changes))
+    found = first_fault(make_statistics(**changes))
     if isinstance(fault, Fault) or fault is None:
         assert found == fault
     else:

@@ -15,7 +15,7 @@ from transformers import (
 from oblr.errors import SettingError
 from oblr.policy.loading import without_dropout
 from oblr.policy.logits import HeadPath, head_path
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.selfcheck import check
 
 SHAPE = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -38,7 +38,7 @@ def test_scales_and_caps(name):
         lm = kind(config)
     found = head_path(lm)
     assert (found.before, found.scale, found.cap) == pytest.approx((expected.before, expected.scale, expected.cap))
-    check(TokenScorer(kind(config).train(), 0.8), torch.float32)
+    check(PolicyModel(kind(config).train(), 0.8), torch.float32)
 
 
 def test_a_plain_head_is_exactly_that():

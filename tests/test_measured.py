@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
-from figures import put
 from measured import CHANGED, PAGE, digest, files, results, revisions, row, today
+from quoted import put
 
 #: Results of which some figures miss their targets, as pages say.
 MISSED = {"gradnorm", "judged-labelled", "overlap", "ranks", "roofline"}

@@ -3,10 +3,10 @@ import torch
 from conftest import make_rollouts, tiny_model
 from safetensors.torch import load_file
 
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
-from oblr.packing import pack
 from oblr.policy.loading import load_config, stored_weights, weights_digest
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -15,7 +15,7 @@ def test_stored_weights_are_what_an_engine_is_synced_with(tmp_path, tied, shard)
     lm = tiny_model(tied)
     lm.save_pretrained(tmp_path, max_shard_size=shard)
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard == "20KB")
-    expected, found = dict(TokenScorer(lm, 1.0).weights()), dict(stored_weights(str(tmp_path)))
+    expected, found = dict(PolicyModel(lm, 1.0).weights()), dict(stored_weights(str(tmp_path)))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
@@ -25,7 +25,7 @@ def test_scores_are_those_of_the_models_own_logits(temperature):
     lm, rollouts = tiny_model(tied=True), make_rollouts([7, 3, 1])
     packed, expected = pack(rollouts), {"logprobs": [], "entropy": [], "collision": []}
     with torch.no_grad():
-        found = TokenScorer(lm, temperature)(packed)
+        found = PolicyModel(lm, temperature)(packed)
     for rollout in rollouts:
         ids = torch.tensor([rollout.prompt_ids + rollout.completion.token_ids])
         with torch.no_grad():

@@ -28,12 +28,12 @@ from oblr.baselines.none import NoBaseline
 from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
+from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepStatistics
 from oblr.record.curves import read_curves
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.decay import CosineSchedule
 from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
 REWARDS = [1, 0, 0, 1, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the second group is dead
@@ -41,10 +41,10 @@ HEALTHY = torch.tensor([[1.0, 2, 3, 1], [NAN] * 4, [2, 1, 1, 5]], dtype=torch.fl
 DOMINATED = torch.tensor([[1e-9, 2, 1e-9, 1e-9], [NAN] * 4, [1e9, 1, 1, 5]], dtype=torch.float64)
 
 
-def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepReport:
+def make_statistics(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepStatistics:
     batch = RolloutBatch(make_rollouts([3, 9, 1, 4, 6, 6, 6, 6, 1, 30, 2, 8], REWARDS), 4, 1)
     live = torch.tensor([True, False, True])
-    return StepReport(
+    return StepStatistics(
         batch=batch,
         first=0,
         problems=batch.problems,
@@ -55,7 +55,7 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
         finished=batch.finished,
         live=live,
         square_norms=weights,
-        weights=weights,
+        reward_weights=weights,
         advantages=torch.zeros(3, 4),
         coefficients=torch.zeros(3, 4),
         group_squares=torch.zeros(3),
@@ -68,7 +68,7 @@ def make_report(weights=HEALTHY, entropy=1.0, lr=0.05, square_mean=2.0) -> StepR
 
 
 class Run:
-    """Feeds reports to one monitor as a trainer does; keeps the curves."""
+    """Feeds statistics to one monitor as a trainer does; keeps the curves."""
 
     def __init__(self, monitor: Monitor, baseline=None, schedule=None, start: int = 0, rank: int = 0):
         self.callback, self.step, self.curves, self.rank = Monitors(only=monitor), start, {}, rank
@@ -78,10 +78,10 @@ class Run:
             log_dict=lambda metrics: [self.curves.setdefault(tag, []).append(v) for tag, v in metrics.items()],
         )
 
-    def __call__(self, *reports: StepReport) -> None:
-        for report in reports:
+    def __call__(self, *statistics: StepStatistics) -> None:
+        for stats in statistics:
             trainer = SimpleNamespace(current_epoch=self.step, is_global_zero=self.rank == 0)
-            self.callback.on_step(trainer, self.policy, report)
+            self.callback.on_step(trainer, self.policy, stats)
             self.step += 1
 
 
@@ -100,22 +100,22 @@ FAILURES = {
 def test_a_failure_is_warned_of_once(kind, caplog):
     make, sign = FAILURES[kind]
     run = Run(make())
-    run(*[make_report()] * 5)
+    run(*[make_statistics()] * 5)
     assert warnings(caplog) == []
-    run(*[make_report(**sign)] * 20)
+    run(*[make_statistics(**sign)] * 20)
     assert len(warnings(caplog)) == 1
-    run(*[make_report()] * 10, *[make_report(**sign)] * 20)  # it ends, and comes back
+    run(*[make_statistics()] * 10, *[make_statistics(**sign)] * 20)  # it ends, and comes back
     assert len(warnings(caplog)) == 2
     caplog.clear()
-    Run(make(), rank=1)(*[make_report(**sign)] * 20)
+    Run(make(), rank=1)(*[make_statistics(**sign)] * 20)
     assert warnings(caplog) == []
 
 
 def test_one_healthy_group_does_not_hide_that_the_others_are_dominated(caplog):
     weights = torch.tensor([[1e9, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1e9, 1]], dtype=torch.float64)
-    report = replace(make_report(weights), live=torch.tensor([True] * 3))
+    stats = replace(make_statistics(weights), live=torch.tensor([True] * 3))
     run = Run(BaselineBlowUp(bound=1.1, patience=1))
-    run(*[report] * 3)
+    run(*[stats] * 3)
     assert len(warnings(caplog)) == 1
     assert "effective sample size 1.00 of 4" in warnings(caplog)[0]
 
@@ -125,7 +125,7 @@ def test_a_single_step_is_no_failure(kind, caplog):
     make, sign = FAILURES[kind]
     run = Run(make())
     for _ in range(5):
-        run(make_report(), make_report(), make_report(), make_report(**sign))
+        run(make_statistics(), make_statistics(), make_statistics(), make_statistics(**sign))
     assert warnings(caplog) == []
 
 
@@ -133,13 +133,13 @@ def test_a_single_step_is_no_failure(kind, caplog):
 def test_a_resumed_run_is_silent_about_what_it_has_warned_of(kind, caplog):
     make, sign = FAILURES[kind]
     whole, first = Run(make()), Run(make())
-    reports = [make_report(), *[make_report(**sign)] * 9]
-    whole(*reports, *reports[1:])
-    first(*reports)
+    statistics = [make_statistics(), *[make_statistics(**sign)] * 9]
+    whole(*statistics, *statistics[1:])
+    first(*statistics)
     resumed = Run(make(), start=first.step)
     caplog.clear()
     resumed.callback.load_state_dict(first.callback.state_dict())
-    resumed(*reports[1:])
+    resumed(*statistics[1:])
     assert warnings(caplog) == []
     assert resumed.callback.state_dict() == whole.callback.state_dict()
     (tag, *_) = whole.curves
@@ -148,7 +148,7 @@ def test_a_resumed_run_is_silent_about_what_it_has_warned_of(kind, caplog):
 
 def test_the_warning_says_what_happened_and_when(caplog):
     run = Run(LearningRateCollapse(bound=0.01, patience=3), schedule=SNRSchedule(0.1, "debiased"))
-    run(*[make_report(lr=0.0005)] * 5)
+    run(*[make_statistics(lr=0.0005)] * 5)
     (message,) = warnings(caplog)
     assert message.startswith("step 3: the learning rate has collapsed to 0.005 of eta0")
     assert "schedule.estimator=ema" in message
@@ -158,23 +158,23 @@ def test_the_warning_says_what_happened_and_when(caplog):
 
 def test_the_noise_schedule_is_watched_too(caplog):
     run = Run(LearningRateCollapse(bound=0.01, patience=3), schedule=NoiseSchedule(0.1))
-    run(make_report(lr=0.0, square_mean=0.0), *[make_report(lr=0.0005)] * 5)
+    run(make_statistics(lr=0.0, square_mean=0.0), *[make_statistics(lr=0.0005)] * 5)
     (message,) = warnings(caplog)
     assert message.startswith("step 4: the learning rate has collapsed to 0.005 of eta0; lower eta0, or raise")
     assert " schedule.level_steps " in message
     assert run.curves == {"monitor/lr_factor": [pytest.approx(0.005)] * 5}
     caplog.clear()
     decayed = Run(LearningRateCollapse(bound=0.01, patience=3), schedule=AnnealedSchedule(NoiseSchedule(0.1), 1000))
-    decayed(*[make_report(lr=0.0005)] * 3)
+    decayed(*[make_statistics(lr=0.0005)] * 3)
     (message,) = warnings(caplog)
     assert " schedule.schedule.level_steps " in message  # as conf/schedule/noise_linear.yaml has it
 
 
 def test_the_settings_that_warnings_name_exist(caplog):
     for make, sign in FAILURES.values():
-        Run(make(), schedule=SNRSchedule(0.1, "debiased"))(make_report(), *[make_report(**sign)] * 9)
-    Run(LearningRateCollapse(0.01, 3), schedule=NoiseSchedule(0.1))(*[make_report(lr=0.0005)] * 5)
-    Run(OwnSampleDependence(every=1), baseline=GroupMeanBaseline())(make_report())
+        Run(make(), schedule=SNRSchedule(0.1, "debiased"))(make_statistics(), *[make_statistics(**sign)] * 9)
+    Run(LearningRateCollapse(0.01, 3), schedule=NoiseSchedule(0.1))(*[make_statistics(lr=0.0005)] * 5)
+    Run(OwnSampleDependence(every=1), baseline=GroupMeanBaseline())(make_statistics())
     advice = " ".join(warnings(caplog))
     options = set(re.findall(r"\b(\w+)=(\w+)", re.sub(r"\w+\.\w+=\w+", "", advice)))
     settings = set(re.findall(r"\b([a-z]+)\.([a-z_0-9]+)\b", advice))
@@ -190,12 +190,12 @@ def test_the_settings_that_warnings_name_exist(caplog):
 def test_rates_that_are_small_by_design_are_no_collapse(caplog):
     cosine = CosineSchedule(0.1, steps=100)
     run = Run(LearningRateCollapse(0.01, 3), schedule=cosine)
-    run(*[make_report(lr=cosine(Moments(3, 1, 2), step)) for step in range(120)])
+    run(*[make_statistics(lr=cosine(Moments(3, 1, 2), step)) for step in range(120)])
     warm_up = SNRSchedule(0.1, warm_up=1000)
     other = Run(LearningRateCollapse(0.01, 3), schedule=warm_up)
-    other(*[make_report(lr=warm_up(Moments(3, 1, 2), step)) for step in range(1010)])
+    other(*[make_statistics(lr=warm_up(Moments(3, 1, 2), step)) for step in range(1010)])
     decayed = Run(LearningRateCollapse(0.01, 3), schedule=AnnealedSchedule(NoiseSchedule(0.1), steps=1000))
-    decayed(*[make_report(lr=0.1 * (1 - step / 1000)) for step in range(1000)], make_report(lr=0.0))
+    decayed(*[make_statistics(lr=0.1 * (1 - step / 1000)) for step in range(1000)], make_statistics(lr=0.0))
     assert warnings(caplog) == []
     assert run.curves == {}
     assert len(other.curves["monitor/lr_factor"]) == 10
@@ -204,13 +204,13 @@ def test_rates_that_are_small_by_design_are_no_collapse(caplog):
 
 def test_steps_without_a_gradient_say_nothing_of_the_rate(caplog):
     run = Run(LearningRateCollapse(0.01, 3), schedule=SNRSchedule(0.1, "plug_in"))
-    run(*[make_report(lr=0.0, square_mean=0.0)] * 10)
+    run(*[make_statistics(lr=0.0, square_mean=0.0)] * 10)
     assert warnings(caplog) == []
 
 
 def test_effective_sample_sizes():
     run = Run(BaselineBlowUp(1.1, 3))
-    run(make_report(), make_report(torch.zeros(3, 4, dtype=torch.float64)))
+    run(make_statistics(), make_statistics(torch.zeros(3, 4, dtype=torch.float64)))
     sizes = [49 / 15 / 4, 81 / 31 / 4]
     assert run.curves["monitor/effective_sample_size"] == [pytest.approx(sum(sizes) / 2), 1.0]
     assert run.curves["monitor/effective_sample_size_median"] == [pytest.approx(sum(sizes) / 2), 1.0]
@@ -219,8 +219,8 @@ def test_effective_sample_sizes():
 
 def test_weights_that_do_not_matter_are_not_watched():
     run = Run(BaselineBlowUp(1.1, 3), baseline=RLOOBaseline())
-    run(make_report(DOMINATED))
-    nothing_live = make_report()
+    run(make_statistics(DOMINATED))
+    nothing_live = make_statistics()
     nothing_live.live = torch.zeros(3, dtype=torch.bool)
     other = Run(BaselineBlowUp(1.1, 3))
     other(nothing_live)
@@ -249,12 +249,12 @@ DEPENDENT = {
 
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_an_unbiased_baseline_does_not_know_its_own_sample(name, caplog):
-    baseline, report = INDEPENDENT[name], make_report()
+    baseline, stats = INDEPENDENT[name], make_statistics()
     run = Run(OwnSampleDependence(every=2), baseline=baseline)
-    run(*[report] * 2)
-    baseline.learn(all_groups(report).of(report.live))
+    run(*[stats] * 2)
+    baseline.learn(all_groups(stats).of(stats.live))
     before = {key: value.clone() for key, value in baseline.state_dict().items()}
-    run(*[report] * 2)  # also with a history
+    run(*[stats] * 2)  # also with a history
     assert warnings(caplog) == []
     assert max(run.curves["monitor/own_sample_dependence"]) < 1e-12
     assert len(run.curves["monitor/own_sample_dependence"]) == 2
@@ -263,31 +263,36 @@ def test_an_unbiased_baseline_does_not_know_its_own_sample(name, caplog):
 
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_a_biased_baseline_is_found_out_once(name, caplog):
-    report = make_report()
-    rewards, weights = report.batch.rewards.clone(), report.weights.clone()
+    stats = make_statistics()
+    rewards, weights = stats.batch.rewards.clone(), stats.reward_weights.clone()
     run = Run(OwnSampleDependence(every=2), baseline=DEPENDENT[name])
-    run(*[report] * 6)
+    run(*[stats] * 6)
     (message,) = warnings(caplog)
     assert message.startswith("step 1: the baseline depends on its own sample")
     assert "baseline.form=leave_one_out" in message
     assert min(run.curves["monitor/own_sample_dependence"]) > 0.01
-    assert torch.equal(report.batch.rewards, rewards)
-    torch.testing.assert_close(report.weights, weights, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(stats.batch.rewards, rewards)
+    torch.testing.assert_close(stats.reward_weights, weights, rtol=0, atol=0, equal_nan=True)
     resumed = Run(OwnSampleDependence(every=2), baseline=DEPENDENT[name], start=6)
     resumed.callback.load_state_dict(run.callback.state_dict())
-    resumed(report)
+    resumed(stats)
     assert len(warnings(caplog)) == 1
 
 
 def test_the_mean_of_a_group_depends_on_each_reward_by_one_over_its_size():
-    rewards = make_report().batch.rewards.double()
+    rewards = make_statistics().batch.rewards.double()
     group = Groups(rewards[2:], HEALTHY[2:], torch.ones(1, 4, dtype=torch.int64), rewards)
     assert own_sample_dependence(GroupMeanBaseline(), group, 2) == pytest.approx(1 / 4)
 
 
 def test_steps_without_an_entropy_change_nothing():
     run = Run(EntropyCollapse(0.1, 3))
-    run(make_report(entropy=NAN), make_report(entropy=2.0), make_report(entropy=NAN), make_report(entropy=1.0))
+    run(
+        make_statistics(entropy=NAN),
+        make_statistics(entropy=2.0),
+        make_statistics(entropy=NAN),
+        make_statistics(entropy=1.0),
+    )
     assert run.curves["monitor/entropy_share"] == [1.0, pytest.approx(0.95)]
 
 

@@ -213,7 +213,7 @@ def test_where_nothing_can_be_planted(project, capsys, arguments):
 
 def test_figures_are_by_room_and_of_all(project, monkeypatch):
     written = []
-    monkeypatch.setattr(mutate.report, "write", lambda name, figures, missed: written.extend([*figures, missed]))
+    monkeypatch.setattr(mutate.figures, "write", lambda name, figures, missed: written.extend([*figures, missed]))
     rooms = {"a/x": "tests/test_it.py", "b": "tests/test_it.py", "a/y": ""}
     trials = []
     for name, by in rooms.items():

@@ -5,9 +5,9 @@ import pytest
 import torch
 from conftest import make_rollouts, tiny_model
 
-from oblr.packing import pack, plan
-from oblr.policy.model import TokenScorer
-from oblr.segments import Segments, cut
+from oblr.batch.packing import pack, partition
+from oblr.batch.segments import Segments, cut
+from oblr.policy.model import PolicyModel
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 
@@ -37,11 +37,11 @@ def test_at_most_two_percent_is_padding(seed):
 
 
 def test_attention_never_crosses_sequences():
-    scorer, rollouts = TokenScorer(tiny_model(tied=True), 1.0), make_rollouts(LENGTHS)
+    model, rollouts = PolicyModel(tiny_model(tied=True), 1.0), make_rollouts(LENGTHS)
     packed = pack(rollouts)
-    together = scorer(packed)[0]
+    together = model(packed)[0]
     for i, rollout in enumerate(rollouts):
-        alone = scorer(pack([rollout]))[0]
+        alone = model(pack([rollout]))[0]
         torch.testing.assert_close(together[packed.target_segments.ids == i], alone, rtol=1e-5, atol=1e-5)
 
 
@@ -79,7 +79,7 @@ def plans(sizes, live, budget):
             barrier.wait()
             return most
 
-        results[rank] = plan(sizes[rank], live[rank], budget, agree)
+        results[rank] = partition(sizes[rank], live[rank], budget, agree)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
     for thread in threads:

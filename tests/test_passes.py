@@ -10,7 +10,7 @@ from test_conf import composed
 from test_plan import policy
 from test_policy import make_batch, take_steps
 
-from oblr.checks import check_machine
+from oblr.commands.checks import check_machine
 from oblr.commands.plan import draft, overrides_of
 from oblr.errors import SettingError
 from oblr.gradnorm import passes as room
@@ -26,7 +26,7 @@ from oblr.policy.loading import checkpoint_blocks
 from oblr.policy.settled import settle_here
 from oblr.run.ranks import Ranks
 
-#: GiB that cards report: L40S and A40, whose memory corrects errors; A100 and H100; H200
+#: GiB that cards stats: L40S and A40, whose memory corrects errors; A100 and H100; H200
 L40S, H100, H200 = 44.5, 79.1, 139.7
 SHAPE_4B = Batch(128, 8, 2048, 1024)
 
@@ -183,7 +183,7 @@ def test_a_card_is_what_it_reports(monkeypatch, named, reported, fits):
     properties = SimpleNamespace(total_memory=int(reported * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr("oblr.checks.check_installed", lambda *_, **__: None)  # of a machine with a GPU
+    monkeypatch.setattr("oblr.commands.checks.check_installed", lambda *_, **__: None)  # of a machine with a GPU
     if fits:
         check_machine(1, named, {}, vllm=False)
     else:
@@ -198,10 +198,10 @@ def test_training_recomputes_every_second_block(tmp_path):
     """The same numbers to float32's rounding, whichever blocks are computed again."""
     batch = make_batch(tmp_path, tied=True)
     plain, (expected,) = take_steps(tmp_path, batch, gradnorm=GradNorms())
-    partial, (report,) = take_steps(tmp_path, batch, gradnorm=GradNorms(), activation_checkpointing=2)
+    partial, (stats,) = take_steps(tmp_path, batch, gradnorm=GradNorms(), activation_checkpointing=2)
     blocks = [block.gradient_checkpointing for block in partial.scorer.lm.model.layers]
     assert blocks == [i % 2 == 0 for i in range(len(blocks))]
-    torch.testing.assert_close(report.square_norms, expected.square_norms, rtol=1e-6, atol=0, equal_nan=True)
+    torch.testing.assert_close(stats.square_norms, expected.square_norms, rtol=1e-6, atol=0, equal_nan=True)
     for name, gradient in plain.gradient.items():
         torch.testing.assert_close(partial.gradient[name], gradient, rtol=1e-5, atol=1e-6)
 

@@ -19,21 +19,21 @@ from transformers import Qwen3Config
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.batch.packing import pack
 from oblr.commands.plan import make
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.plan import update
 from oblr.plan.dry_run import Bytes, DryRun, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
-from oblr.plan.report import memory_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
+from oblr.plan.tables import memory_table, verdict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.adapter import LoRA, adapters
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
@@ -107,11 +107,11 @@ def test_shards_are_those_of_fsdp(size, ranks):
     adamw = policy(optimizer=torch.optim.AdamW, baseline=RLOOBaseline)
     planned = plan_update(adamw, config, world, Batch(1, 2, 32, 16))
     with fake_world(ranks) as mesh:
-        scorer = on_meta(size)
-        scorer.shard(mesh)
-        assert sum(isinstance(module, FSDPModule) for module in scorer.modules()) == config.num_hidden_layers + 1
-        shards = sum(p.to_local().nbytes for p in scorer.parameters())
-        whole = sum(p.nbytes for p in scorer.parameters())
+        model = on_meta(size)
+        model.shard(mesh)
+        assert sum(isinstance(module, FSDPModule) for module in model.modules()) == config.num_hidden_layers + 1
+        shards = sum(p.to_local().nbytes for p in model.parameters())
+        whole = sum(p.nbytes for p in model.parameters())
     assert whole / ranks <= shards < 1.001 * whole / ranks
     assert planned.resident["weights"] == planned.peak["gradients"] == shards
     assert planned.resident["gradients"] == 0  # they go with the step
@@ -209,7 +209,7 @@ def test_what_is_written_into_has_the_shape_that_it_would_have():
         assert len(asked) == 1
         for other in others:
             assert torch.mm(a, b, out=other).shape == right.shape
-    assert run.work.total("flops") == 5 * 2 * 3 * 4 * 5
+    assert run.device.work.total("flops") == 5 * 2 * 3 * 4 * 5
 
 
 @pytest.mark.parametrize("passes", ["one", "two"])
@@ -223,16 +223,16 @@ def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
     if checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     real = policy(passes, budget)
-    real.scorer = TokenScorer(lm, 1.0)
+    real.scorer = PolicyModel(lm, 1.0)
     for p in lm.parameters():
         p.grad = torch.zeros_like(p)
     lengths = batch.full(budget)
     packed = pack(batch.rollouts(lengths))
     with (
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
-        real.score(real.gradnorm, [packed], batch.group_size) as scores,
+        real.measure(real.gradnorm, [packed], batch.group_size) as measured,
     ):
-        scores.backward(torch.ones(len(lengths), dtype=torch.float64))
+        measured.backward(torch.ones(len(lengths), dtype=torch.float64))
     held = peak = sum(p.nbytes + p.grad.nbytes for p in lm.parameters())
     events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     for event in sorted(events, key=lambda event: event.start_ns()):

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import lightning as L
 import pytest
 import torch
-from conftest import combine, drawn_by, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, drawn_by, log_gradients, make_rollouts, square_norm, tiny_model
 
 from callbacks.grad_stats import GradStats
 from oblr.baselines.base import Groups
@@ -16,19 +16,19 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
+from oblr.batch.packing import pack
+from oblr.batch.types import RolloutBatch
 from oblr.errors import StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.packing import pack
 from oblr.policy import step
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import Ranks
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import RolloutBatch
 
 GROUP_SIZE = 4
 REWARDS = [1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the third group is dead
@@ -49,13 +49,13 @@ class OneBatch:
 
 class KeepReports(L.Callback):
     def __init__(self):
-        self.reports = []
+        self.statistics = []
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         pl_module.gradient = {name: p.grad.clone() for name, p in pl_module.scorer.lm.named_parameters()}
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.reports.append(outputs["report"])
+        self.statistics.append(outputs["statistics"])
 
 
 def make_batch(folder: Path, tied: bool, drift: float = 0.02, lengths=LENGTHS, rewards=REWARDS) -> RolloutBatch:
@@ -82,7 +82,7 @@ def take_steps(
     observers=(),
     **settings,
 ):
-    """The policy after that many epochs on one batch or a loader, with its last ``gradient``, and their reports.
+    """The policy after that many epochs on one batch or a loader, with its last ``gradient``, and their statistics.
 
     ``settings`` are the policy's others.
     """
@@ -113,7 +113,7 @@ def take_steps(
     )
     with patch("oblr.policy.step.check"):  # tests/test_selfcheck.py tries it, on these models too
         trainer.fit(policy, batch if isinstance(batch, OneBatch) else OneBatch(batch))
-    return policy, keep.reports
+    return policy, keep.statistics
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -122,15 +122,15 @@ def take_steps(
 def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, token_budget):
     batch = make_batch(tmp_path, tied)
     gradnorm = GradNorms("exact", passes)
-    policy, (report,) = take_steps(tmp_path, batch, gradnorm=gradnorm, token_budget=token_budget)
+    policy, (stats,) = take_steps(tmp_path, batch, gradnorm=gradnorm, token_budget=token_budget)
 
     lm = tiny_model(tied)
-    scores = score_gradients(lm, batch.rollouts, TEMPERATURE)
-    norms = [square_norm(g) for g in scores]
+    gradients = log_gradients(lm, batch.rollouts, TEMPERATURE)
+    norms = [square_norm(g) for g in gradients]
     ratios, entropies = [], []
     for rollout in batch.rollouts:
         with torch.no_grad():
-            found = TokenScorer(lm, TEMPERATURE)(pack([rollout]))
+            found = PolicyModel(lm, TEMPERATURE)(pack([rollout]))
         ratios.append(torch.exp(found.logprobs.double().sum() - sum(rollout.completion.logprobs)).item())
         entropies.append(found.entropy.double())
 
@@ -143,21 +143,21 @@ def test_step_equals_autograd_on_the_textbook_estimator(tmp_path, tied, passes, 
             others = [j for j in members if j != i]
             baseline = sum(weights[j] * REWARDS[j] for j in others) / sum(weights[j] for j in others)
             coefficients.append(ratios[i] * (REWARDS[i] - baseline) / GROUP_SIZE)
-        groups.append(combine([scores[i] for i in members], coefficients))
+        groups.append(combine([gradients[i] for i in members], coefficients))
     gradient = combine(groups, [1 / 4] * 4)
 
     difference = square_norm({name: found.double() + gradient[name] for name, found in policy.gradient.items()})
     assert (difference / square_norm(gradient)) ** 0.5 < 1e-5
-    live = report.live.repeat_interleave(GROUP_SIZE)
+    live = stats.live.repeat_interleave(GROUP_SIZE)
     torch.testing.assert_close(
-        report.square_norms.flatten()[live], torch.tensor(norms).double()[live], rtol=1e-5, atol=0
+        stats.square_norms.flatten()[live], torch.tensor(norms).double()[live], rtol=1e-5, atol=0
     )
-    torch.testing.assert_close(report.ratios.flatten()[live], torch.tensor(ratios).double()[live], rtol=1e-4, atol=0)
-    assert report.moments.mean_square == pytest.approx(square_norm(gradient), rel=1e-5)
-    assert report.moments.square_mean == pytest.approx(sum(square_norm(g) for g in groups) / 4, rel=1e-5)
-    assert report.moments.n_groups == 4
+    torch.testing.assert_close(stats.ratios.flatten()[live], torch.tensor(ratios).double()[live], rtol=1e-4, atol=0)
+    assert stats.moments.mean_square == pytest.approx(square_norm(gradient), rel=1e-5)
+    assert stats.moments.square_mean == pytest.approx(sum(square_norm(g) for g in groups) / 4, rel=1e-5)
+    assert stats.moments.n_groups == 4
     tokens = torch.cat([entropy for entropy, alive in zip(entropies, live, strict=True) if alive])
-    assert report.entropy == pytest.approx(tokens.mean().item(), rel=1e-5)
+    assert stats.entropy == pytest.approx(tokens.mean().item(), rel=1e-5)
     assert all(p.grad is None for p in policy.parameters())  # rollouts have their room
 
 
@@ -189,11 +189,11 @@ def test_groups_of_equal_reward_cost_no_pass(tmp_path, monkeypatch):
             yield groups, micro
 
     monkeypatch.setattr(PolicyModule, "micro_batches", spy)
-    _, (report,) = take_steps(tmp_path, batch)
+    _, (stats,) = take_steps(tmp_path, batch)
     assert sorted(packed) == [0, 1, 3]
-    assert report.live.tolist() == [True, True, False, True]
-    assert report.square_norms[2].isnan().all()
-    assert (report.advantages[2] == 0).all()
+    assert stats.live.tolist() == [True, True, False, True]
+    assert stats.square_norms[2].isnan().all()
+    assert (stats.advantages[2] == 0).all()
 
 
 class Dying(OneBatch):
@@ -212,8 +212,8 @@ def test_a_dead_batch_after_a_live_one_moves_nothing(tmp_path, baseline):
     settings = {"schedule": ConstantSchedule(0.01), "optimizer": torch.optim.AdamW, "bound": 100.0}
     settings["baseline"] = baseline()
     once, _ = take_steps(tmp_path, Dying(batch), steps=1, **settings)
-    thrice, reports = take_steps(tmp_path, Dying(batch), steps=3, **settings)
-    assert [report.moments.square_mean > 0 for report in reports] == [True, False, False]
+    thrice, statistics = take_steps(tmp_path, Dying(batch), steps=3, **settings)
+    assert [stats.moments.square_mean > 0 for stats in statistics] == [True, False, False]
     for p, same in zip(once.parameters(), thrice.parameters(), strict=True):
         assert torch.equal(p, same)
 
@@ -222,9 +222,9 @@ def test_a_batch_without_any_live_group_leaves_the_policy_alone(tmp_path):
     batch = make_batch(tmp_path, tied=True)
     dead = RolloutBatch(batch.rollouts[8:12], GROUP_SIZE, 1)
     both = RolloutBatch([*dead.rollouts, *dead.rollouts], GROUP_SIZE, 1)
-    policy, (report,) = take_steps(tmp_path, both, schedule=SNRSchedule(1.0), optimizer=torch.optim.AdamW)
-    assert report.lr == 0.0
-    assert report.moments.square_mean == 0.0
+    policy, (stats,) = take_steps(tmp_path, both, schedule=SNRSchedule(1.0), optimizer=torch.optim.AdamW)
+    assert stats.lr == 0.0
+    assert stats.moments.square_mean == 0.0
     before = dict(tiny_model(tied=True).named_parameters())
     assert all(torch.equal(p, before[name]) for name, p in policy.scorer.lm.named_parameters())
 
@@ -234,11 +234,11 @@ def test_baselines_without_norms_take_no_norm_pass(tmp_path, monkeypatch, baseli
     batch = make_batch(tmp_path, tied=True)
     monkeypatch.setattr(contractions.ExactNorms, "__call__", None)
     monkeypatch.setattr(step, "check", lambda *_: None)  # which takes them whatever the baseline
-    _, (report,) = take_steps(tmp_path, batch, baseline=baseline)
-    assert report.square_norms.isnan().all()
-    expected = baseline(Groups(batch.rewards, report.weights, batch.lengths, batch.rewards))
-    torch.testing.assert_close(report.advantages, expected)
-    assert report.moments.mean_square > 0
+    _, (stats,) = take_steps(tmp_path, batch, baseline=baseline)
+    assert stats.square_norms.isnan().all()
+    expected = baseline(Groups(batch.rewards, stats.reward_weights, batch.lengths, batch.rewards))
+    torch.testing.assert_close(stats.advantages, expected)
+    assert stats.moments.mean_square > 0
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
@@ -246,20 +246,20 @@ def test_gradient_statistics_are_those_of_the_step(tmp_path, precision):
     """Where the baseline needs no norms, they are as a step that needs them computes them, to the bit."""
     batch = make_batch(tmp_path, tied=True)
     _, (own,) = take_steps(tmp_path, batch, precision=precision)
-    _, (report,) = take_steps(
+    _, (stats,) = take_steps(
         tmp_path, batch, precision=precision, baseline=RLOOBaseline(), observers=[GradStats(every=1)]
     )
     assert own.live.tolist() == [True, True, False, True]
-    assert torch.equal(report.square_norms[own.live], own.square_norms[own.live])
+    assert torch.equal(stats.square_norms[own.live], own.square_norms[own.live])
 
 
 def test_the_update_moves_by_the_rate_against_the_gradient(tmp_path):
     batch = make_batch(tmp_path, tied=True)
     before = dict(tiny_model(tied=True).named_parameters())
-    policy, (report,) = take_steps(tmp_path, batch, schedule=SNRSchedule(0.1, "plug_in"))
-    assert 0 < report.lr < 0.1
+    policy, (stats,) = take_steps(tmp_path, batch, schedule=SNRSchedule(0.1, "plug_in"))
+    assert 0 < stats.lr < 0.1
     for name, p in policy.scorer.lm.named_parameters():
-        torch.testing.assert_close(p.data, before[name].data - report.lr * policy.gradient[name])
+        torch.testing.assert_close(p.data, before[name].data - stats.lr * policy.gradient[name])
 
 
 def test_a_stale_engine_stops_the_run(tmp_path):
@@ -279,14 +279,14 @@ def off_by(batch: RolloutBatch, gap: float, tokens: int) -> RolloutBatch:
 def test_a_single_token_may_be_off_but_not_many(tmp_path):
     """As in bfloat16, where tails are heavy."""
     batch = make_batch(tmp_path, tied=True, drift=0.01, lengths=[64] * 16)
-    _, (report,) = take_steps(tmp_path, off_by(batch, 5.0, tokens=1), bound=0.1)
-    assert report.logprob_gap.mean < report.logprob_gap.p99 < 0.1 < report.logprob_gap.max
+    _, (stats,) = take_steps(tmp_path, off_by(batch, 5.0, tokens=1), bound=0.1)
+    assert stats.logprob_gap.mean < stats.logprob_gap.p99 < 0.1 < stats.logprob_gap.max
     packed = pack(batch.rollouts[:8])
     with torch.no_grad():
-        gaps = (TokenScorer(tiny_model(tied=True), TEMPERATURE)(packed).logprobs - packed.behaviour_logprobs).abs()
-    gaps[0] = report.logprob_gap.max
-    assert report.logprob_gap.mean == pytest.approx(gaps.mean().item(), rel=1e-3)
-    assert report.logprob_gap.p99 == pytest.approx(gaps.sort().values[round(0.99 * (len(gaps) - 1))].item(), rel=0.05)
+        gaps = (PolicyModel(tiny_model(tied=True), TEMPERATURE)(packed).logprobs - packed.behaviour_logprobs).abs()
+    gaps[0] = stats.logprob_gap.max
+    assert stats.logprob_gap.mean == pytest.approx(gaps.mean().item(), rel=1e-3)
+    assert stats.logprob_gap.p99 == pytest.approx(gaps.sort().values[round(0.99 * (len(gaps) - 1))].item(), rel=0.05)
     with pytest.raises(StaleEngineError, match=r"p99 .*policy\.logprob_gap_p99=0\.1"):
         take_steps(tmp_path, off_by(batch, 1.0, tokens=20), bound=0.1)
 
@@ -305,8 +305,8 @@ def test_the_check_is_no_larger_than_a_micro_batch(tmp_path, monkeypatch, length
     monkeypatch.setattr("oblr.policy.step.CHECKED_TOKENS", 200)
     batch = make_batch(tmp_path, tied=True, lengths=[length] * 16)
     seen = []
-    own = TokenScorer.forward
-    monkeypatch.setattr(TokenScorer, "forward", lambda scorer, packed: seen.append(packed) or own(scorer, packed))
+    own = PolicyModel.forward
+    monkeypatch.setattr(PolicyModel, "forward", lambda model, packed: seen.append(packed) or own(model, packed))
     take_steps(tmp_path, batch)
     assert seen[0].segments.count == checked
 

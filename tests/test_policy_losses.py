@@ -16,10 +16,11 @@ from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.otb import OTBBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
+from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
-from oblr.losses.base import Loss
+from oblr.losses.base import Surrogate
 from oblr.losses.capo import CAPOLoss
 from oblr.losses.cispo import CISPOLoss
 from oblr.losses.gepo import GEPOLoss
@@ -29,7 +30,6 @@ from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.losses.ppo_clip import PPOClipLoss
 from oblr.policy.step import PolicyModule
 from oblr.schedules.constant import ConstantSchedule
-from oblr.types import ResponseTokens
 
 G = GROUP_SIZE
 DRIFT, BOUND = 0.3, 5.0
@@ -45,7 +45,7 @@ BETA = 0.2
 class Response:
     """One response under a policy: its tokens' log-probabilities, a leaf to differentiate by, and their gradients.
 
-    ``scores`` is [T, P]: ``∇θ log π_t`` with all parameters laid end to end.
+    ``gradients`` is [T, P]: ``∇θ log π_t`` with all parameters laid end to end.
     """
 
     logs: Tensor
@@ -53,7 +53,7 @@ class Response:
     reference: Tensor
     energy: Tensor
     hidden: Tensor
-    scores: Tensor
+    gradients: Tensor
     reward: float
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ def measure(lm, batch, reference) -> list[list[Response]]:
         targets = torch.tensor(rollout.completion.token_ids)[:, None]
         hidden, table = distributions(lm, rollout)
         logs = table.gather(1, targets).squeeze(1)
-        scores = [flat(torch.autograd.grad(log, list(lm.parameters()), retain_graph=True)) for log in logs]
+        gradients = [flat(torch.autograd.grad(log, list(lm.parameters()), retain_graph=True)) for log in logs]
         with torch.no_grad():
             responses.append(
                 Response(
@@ -99,7 +99,7 @@ def measure(lm, batch, reference) -> list[list[Response]]:
                     reference=distributions(reference, rollout)[1].gather(1, targets).squeeze(1),
                     energy=(torch.zeros_like(table).scatter(1, targets, 1.0) - table.exp()).square().sum(1),
                     hidden=hidden.detach(),
-                    scores=torch.stack(scores),
+                    gradients=torch.stack(gradients),
                     reward=rollout.reward,
                 )
             )
@@ -109,7 +109,7 @@ def measure(lm, batch, reference) -> list[list[Response]]:
 def response_gradients(objective: Tensor, group: list[Response]) -> list[Tensor]:
     """What each response contributes to the objective's gradient, [P] each."""
     slopes = torch.autograd.grad(objective, [response.logs for response in group])
-    return [slope @ response.scores for slope, response in zip(slopes, group, strict=True)]
+    return [slope @ response.gradients for slope, response in zip(slopes, group, strict=True)]
 
 
 # --- published objectives -------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Case:
     is the objective without what is clipped by the sign of the advantage, where that differs.
     """
 
-    loss: Callable[[], Loss]
+    loss: Callable[[], Surrogate]
     objective: Callable[[Response, Tensor, list[Response]], Tensor]
     scale: Callable[[Response, list[Response]], float] = one
     unclipped: Callable[[Response, Tensor, list[Response]], Tensor] | None = None
@@ -326,13 +326,13 @@ def assert_gradient(policy, expected: Tensor) -> None:
         assert distance(-policy.gradient[name].double().flatten(), part) < 1e-5, name
 
 
-def assert_step(policy, report, expected: Expected) -> None:
+def assert_step(policy, stats, expected: Expected) -> None:
     assert_gradient(policy, expected.gradient)
-    assert report.moments.mean_square == pytest.approx(expected.gradient.square().sum().item(), rel=1e-5)
-    assert report.moments.square_mean == pytest.approx(expected.groups.square().sum(1).mean().item(), rel=1e-5)
-    assert report.moments.n_groups == len(expected.groups)
-    live = report.live
-    torch.testing.assert_close(report.ratios[live], expected.ratios[live], rtol=1e-4, atol=0)
+    assert stats.moments.mean_square == pytest.approx(expected.gradient.square().sum().item(), rel=1e-5)
+    assert stats.moments.square_mean == pytest.approx(expected.groups.square().sum(1).mean().item(), rel=1e-5)
+    assert stats.moments.n_groups == len(expected.groups)
+    live = stats.live
+    torch.testing.assert_close(stats.ratios[live], expected.ratios[live], rtol=1e-4, atol=0)
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -358,7 +358,7 @@ def stale(tmp_path_factory):
 def test_step_equals_autograd_through_the_published_objective(stale, name, tier, budget):
     folder, batch, _, expected = stale
     weighted = tier != "uniform"
-    policy, (report,) = take_steps(
+    policy, (stats,) = take_steps(
         folder,
         batch,
         gradnorm=GradNorms("exact", tier) if weighted else GradNorms("uniform"),
@@ -367,11 +367,11 @@ def test_step_equals_autograd_through_the_published_objective(stale, name, tier,
         token_budget=BUDGETS[budget],
         bound=BOUND,
     )
-    assert_step(policy, report, expected(name, weighted))
-    assert report.live.tolist() == [True, True, False, True]
+    assert_step(policy, stats, expected(name, weighted))
+    assert stats.live.tolist() == [True, True, False, True]
     if weighted:
-        live, weights = report.live, expected(name, weighted).weights
-        torch.testing.assert_close(report.weights[live], weights[live], rtol=1e-5, atol=0)
+        live, weights = stats.live, expected(name, weighted).weights
+        torch.testing.assert_close(stats.reward_weights[live], weights[live], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -406,7 +406,7 @@ def test_budgets_cut_groups_and_hold_several(stale):
 def test_penalties(tmp_path, kl, name, weighted, budget, lr):
     """Three steps, so that the policy leaves its reference; dead groups take part."""
     batch, steps = make_batch(tmp_path, tied=False, drift=DRIFT), 3
-    policy, reports = take_steps(
+    policy, statistics = take_steps(
         tmp_path,
         batch,
         steps=steps,
@@ -419,22 +419,22 @@ def test_penalties(tmp_path, kl, name, weighted, budget, lr):
         kl=KLPenalty(kl, BETA),
     )
     oracle = Oracle(batch, tied=False)
-    for step, report in enumerate(reports):
+    for step, stats in enumerate(statistics):
         groups = oracle.measure()
         expected = expect(CASES[name], groups, weighted, kl)
-        assert report.live.all()
-        torch.testing.assert_close(report.rewards.double(), expected.rewards, rtol=0, atol=1e-5)
-        assert report.moments.square_mean == pytest.approx(expected.groups.square().sum(1).mean().item(), rel=1e-5)
+        assert stats.live.all()
+        torch.testing.assert_close(stats.rewards.double(), expected.rewards, rtol=0, atol=1e-5)
+        assert stats.moments.square_mean == pytest.approx(expected.groups.square().sum(1).mean().item(), rel=1e-5)
         if weighted:  # ρ² has twice the rounding of a sum of up to 30 log-probabilities of 5 nats in float32
-            torch.testing.assert_close(report.weights, expected.weights, rtol=2 * 30 * 5 * 2**-24, atol=0)
+            torch.testing.assert_close(stats.reward_weights, expected.weights, rtol=2 * 30 * 5 * 2**-24, atol=0)
         oracle.move(expected.gradient, lr)
         if kl == "k1" or step > 0:  # elsewhere the policy still is the reference
             assert distance(expect(CASES[name], groups, weighted).gradient, expected.gradient) > 0.02
             assert expected.groups[2].norm() > 1e-3 * expected.gradient.norm()
-    assert_step(policy, reports[-1], expected)
+    assert_step(policy, statistics[-1], expected)
 
     loaded = dict(tiny_model(tied=False).named_parameters())
-    reference = dict(policy.reference.scorer.lm.named_parameters())
+    reference = dict(policy.reference.model.lm.named_parameters())
     assert reference.keys() == loaded.keys()
     assert all(torch.equal(p, loaded[name]) for name, p in reference.items())
     assert not any(torch.equal(p, loaded[name]) for name, p in policy.scorer.lm.named_parameters())
@@ -485,7 +485,7 @@ def token_advantages(baseline, batch, groups: list[list[Response]], steps: int) 
 def test_advantages_of_tokens(stale, baseline, name, budget):
     folder, batch, groups, _ = stale
     case, steps = TOKEN_CASES[name], 2
-    policy, reports = take_steps(
+    policy, statistics = take_steps(
         folder,
         batch,
         steps=steps,
@@ -496,9 +496,9 @@ def test_advantages_of_tokens(stale, baseline, name, budget):
         bound=BOUND,
     )
     advantages = token_advantages(TOKEN_BASELINES[baseline](), batch, groups, steps)
-    assert_step(policy, reports[-1], expect(case, groups, token_advantages=advantages))
+    assert_step(policy, statistics[-1], expect(case, groups, token_advantages=advantages))
     means = torch.stack([own.mean() for own in advantages.split(batch.lengths.flatten().tolist())])
-    torch.testing.assert_close(reports[-1].advantages.flatten().double(), means, rtol=0, atol=1e-5)
+    torch.testing.assert_close(statistics[-1].advantages.flatten().double(), means, rtol=0, atol=1e-5)
     first = token_advantages(TOKEN_BASELINES[baseline](), batch, groups, 1)
     assert torch.equal(first, advantages) == (baseline == "otb")
 
@@ -507,46 +507,46 @@ def test_advantages_of_tokens(stale, baseline, name, budget):
 
 
 def every_update(monkeypatch):
-    """A list that fills with the report of every update: callbacks see a batch's last."""
-    reports, update = [], PolicyModule.update
+    """A list that fills with the statistics of every update: callbacks see a batch's last."""
+    statistics, update = [], PolicyModule.update
 
     def spy(self, *arguments, **settings):
-        reports.append(update(self, *arguments, **settings))
-        return reports[-1]
+        statistics.append(update(self, *arguments, **settings))
+        return statistics[-1]
 
     monkeypatch.setattr(PolicyModule, "update", spy)
-    return reports
+    return statistics
 
 
 def test_every_update_of_a_batch_is_a_step_of_its_own(tmp_path, monkeypatch):
     """On-policy at first; later updates see ratios, and clip them."""
-    batch, reports = make_batch(tmp_path, tied=False, drift=0.0), every_update(monkeypatch)
+    batch, statistics = make_batch(tmp_path, tied=False, drift=0.0), every_update(monkeypatch)
     policy, _ = take_steps(
         tmp_path, batch, loss=PPO.loss(), schedule=ConstantSchedule(0.02), token_budget=30, updates_per_batch=3
     )
-    assert len(reports) == 3
+    assert len(statistics) == 3
     oracle = Oracle(batch, tied=False)
     start = flat(oracle.lm.parameters()).detach().clone()
-    for update_, report in enumerate(reports):
+    for update_, stats in enumerate(statistics):
         groups = oracle.measure()
         expected = expect(PPO, groups)
-        live = report.live
-        torch.testing.assert_close(report.ratios[live], expected.ratios[live], rtol=1e-4, atol=0)
-        torch.testing.assert_close(report.weights[live], expected.weights[live], rtol=1e-5, atol=0)
-        assert ((report.ratios[live] - 1).abs() > 0.05).any() == (update_ > 0)
+        live = stats.live
+        torch.testing.assert_close(stats.ratios[live], expected.ratios[live], rtol=1e-4, atol=0)
+        torch.testing.assert_close(stats.reward_weights[live], expected.weights[live], rtol=1e-5, atol=0)
+        assert ((stats.ratios[live] - 1).abs() > 0.05).any() == (update_ > 0)
         oracle.move(expected.gradient, 0.02)
-    assert_step(policy, reports[-1], expected)
+    assert_step(policy, statistics[-1], expected)
     assert distance(expect(Case(PPO.loss, unclipped_tokens), groups).gradient, expected.gradient) > 0.02
     found = flat(policy.scorer.lm.parameters()).detach().double() - start
     assert distance(found, flat(oracle.lm.parameters()).detach() - start) < 1e-5
 
 
 def test_no_update_uses_a_baseline_that_has_seen_its_own_batch(tmp_path, monkeypatch):
-    batch, reports = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch)
+    batch, statistics = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch)
     baseline = ValueBaseline()
     take_steps(tmp_path, batch, baseline=baseline, schedule=ConstantSchedule(0.02), updates_per_batch=2)
-    assert len(reports) == 2
-    assert all(torch.equal(report.advantages, batch.rewards) for report in reports)  # V = 0 in both
+    assert len(statistics) == 2
+    assert all(torch.equal(stats.advantages, batch.rewards) for stats in statistics)  # V = 0 in both
     assert baseline.solution is not None  # and no longer
 
 
@@ -561,14 +561,14 @@ class Learning(GradientWeightedBaseline):
         self.studied += len(groups.rewards)
 
     def learn(self, groups, reduce):
-        self.learnt.append(groups.weights)
+        self.learnt.append(groups.reward_weights)
 
 
 def test_a_baseline_learns_once_from_a_batch_as_it_was_drawn(tmp_path, monkeypatch):
     """However many updates are made of it: the later ones have moved the policy."""
-    batch, reports, baseline = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch), Learning()
+    batch, statistics, baseline = make_batch(tmp_path, tied=True, drift=0.0), every_update(monkeypatch), Learning()
     take_steps(tmp_path, batch, baseline=baseline, schedule=ConstantSchedule(0.02), updates_per_batch=2)
-    first, second = (report.weights[report.live] for report in reports)
+    first, second = (stats.reward_weights[stats.live] for stats in statistics)
     assert not torch.equal(first, second)
     assert baseline.studied == len(first)
     (learnt,) = baseline.learnt
@@ -611,10 +611,10 @@ def shortest(tmp_path_factory):
 def test_responses_of_one_token(shortest, name, passes, budget):
     folder, batch, groups = shortest
     settings = {"loss": CASES[name].loss(), "token_budget": budget, "bound": BOUND}
-    policy, (report,) = take_steps(folder, batch, gradnorm=GradNorms("exact", passes), **settings)
+    policy, (stats,) = take_steps(folder, batch, gradnorm=GradNorms("exact", passes), **settings)
     expected = expect(CASES[name], groups)
-    assert_step(policy, report, expected)
-    torch.testing.assert_close(report.weights[report.live], expected.weights[report.live], rtol=1e-5, atol=0)
+    assert_step(policy, stats, expected)
+    torch.testing.assert_close(stats.reward_weights[stats.live], expected.weights[stats.live], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("budget", [12, 100])
@@ -622,6 +622,6 @@ def test_responses_of_one_token(shortest, name, passes, budget):
 def test_responses_of_one_token_with_a_value(shortest, name, budget):
     folder, batch, groups = shortest
     settings = {"loss": CASES[name].loss(), "token_budget": budget, "bound": BOUND}
-    policy, (_, report) = take_steps(folder, batch, steps=2, baseline=ValueBaseline(), **settings)
+    policy, (_, stats) = take_steps(folder, batch, steps=2, baseline=ValueBaseline(), **settings)
     advantages = token_advantages(ValueBaseline(), batch, groups, 2)
-    assert_step(policy, report, expect(CASES[name], groups, token_advantages=advantages))
+    assert_step(policy, stats, expect(CASES[name], groups, token_advantages=advantages))

@@ -9,9 +9,9 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from models import compare, sequences
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
-from oblr.packing import pack
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.positions import check_lengths
 from oblr.policy.selfcheck import check
 
@@ -53,15 +53,15 @@ def test_every_rope_type_of_transformers_is_tried():
 @pytest.mark.parametrize("longest", [SWITCH, SWITCH + 1, CONTEXT, CONTEXT + 1])
 @pytest.mark.parametrize("kind", ROPES)
 def test_a_rope_is_right_for_each_sequence_or_refused(kind, longest):
-    scorer = TokenScorer(model(kind, WINDOW), 0.8)
+    policy_model = PolicyModel(model(kind, WINDOW), 0.8)
     allowed = longest <= SWITCHES.get(kind, longest)
-    config = Qwen3Config(max_position_embeddings=2 * CONTEXT, rope_parameters=scorer.lm.config.rope_parameters)
+    config = Qwen3Config(max_position_embeddings=2 * CONTEXT, rope_parameters=policy_model.lm.config.rope_parameters)
     if kind != "dynamic":  # whose switch is the context
         assert_refused(lambda: check_lengths(config, longest), not allowed, rf"^rollout\.max_model_len: .*{kind}")
-    assert_refused(lambda: check(scorer, torch.float32, longest), not allowed, "once a sequence of")
+    assert_refused(lambda: check(policy_model, torch.float32, longest), not allowed, "once a sequence of")
     if allowed:
         for seed in range(2):
-            error, right = compare(scorer, random_lengths(seed, longest))
+            error, right = compare(policy_model, random_lengths(seed, longest))
             assert right, error
 
 
@@ -75,7 +75,7 @@ def assert_refused(action, refused, match):
 @pytest.mark.parametrize("kind", SWITCHES)
 def test_what_nobody_bounds_is_refused(kind):
     with pytest.raises(SettingError, match=r"^policy\.path: .* once a sequence of \d+ tokens"):
-        check(TokenScorer(model(kind), 1.0), torch.float32)
+        check(PolicyModel(model(kind), 1.0), torch.float32)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -94,14 +94,14 @@ def test_a_mask_that_is_a_table_bounds_the_rows():
     shape = {"vocab_size": 97, "hidden_size": 48, "num_layers": 2, "num_heads": 4, "max_position_embeddings": CONTEXT}
     torch.manual_seed(0)
     kinds = {"attention_types": [[["global", "local"], 1]], "window_size": WINDOW, "bos_token_id": 1, "eos_token_id": 2}
-    scorer = TokenScorer(GPTNeoForCausalLM(GPTNeoConfig(**kinds, **shape)), 0.8)
+    policy_model = PolicyModel(GPTNeoForCausalLM(GPTNeoConfig(**kinds, **shape)), 0.8)
     with pytest.raises(SettingError, match=f"rows of more than its {CONTEXT} positions"):
-        check(scorer, torch.float32)
-    check(scorer, torch.float32, CONTEXT, scorer.longest_row)
-    assert scorer.longest_row == CONTEXT
+        check(policy_model, torch.float32)
+    check(policy_model, torch.float32, CONTEXT, policy_model.longest_row)
+    assert policy_model.longest_row == CONTEXT
     rollouts = random_lengths(0, CONTEXT)
     assert pack(rollouts).input_ids.shape[1] > CONTEXT
-    error, right = compare(scorer, rollouts)
+    error, right = compare(policy_model, rollouts)
     assert right, error
 
 
@@ -122,10 +122,10 @@ def wrong_window(lm, beyond):
 
 def test_windows_longer_than_the_probes_are_looked_at():
     lm = model("default", window=48)
-    scorer = TokenScorer(lm, 1.0)
-    check(scorer, torch.float32)
+    policy_model = PolicyModel(lm, 1.0)
+    check(policy_model, torch.float32)
     assert lm.config.sliding_window == lm.model.layers[0].self_attn.sliding_window == 48
     wrong_window(lm, beyond=26)
     with pytest.raises(SettingError, match="computes something else"):
-        check(scorer, torch.float32)
-    check(scorer, torch.float32, longest=48)  # no sequence is longer than the window: it is not there
+        check(policy_model, torch.float32)
+    check(policy_model, torch.float32, longest=48)  # no sequence is longer than the window: it is not there

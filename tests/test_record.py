@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import ROOT
 from kept_responses import read_rollouts
-from test_tags import NAN, Policy, make_report
+from test_tags import NAN, Policy, make_statistics
 
 from callbacks.rollouts import RolloutLog, rows
 from oblr.baselines.rloo import RLOOBaseline
@@ -66,18 +66,18 @@ def test_a_run_of_an_earlier_version_is_read_and_goes_on_with_its_steps_from_1(t
     log.on_train_start(trainer, None)
     assert read_curves(tmp_path) == {"train/lr": ([1, 2], [1.0, 2.0]), "eval/best": ([0, 1], [0.0, 1.0])}
     assert [read_rollouts(tmp_path / "rollouts", step)[0]["group"] for step in (1, 2)] == [0, 1]
-    log.on_step(trainer, Policy(), make_report())
+    log.on_step(trainer, Policy(), make_statistics())
     assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_what_is_kept_of_a_response(first):
     """Its own numbers, on each rank: of the third response weight 9 and advantage −1/2, in a step of six."""
-    report = make_report(first)
-    kept = {(row["group"], row["response"]): row for row in rows(7, Policy(), report)}
+    stats = make_statistics(first)
+    kept = {(row["group"], row["response"]): row for row in rows(7, Policy(), stats)}
     assert list(kept) == [(first, 0), (first, 1), (first + 1, 0), (first + 1, 1)]
     row = kept[1, 0]
-    rollout = report.batch.rollouts[2 * (1 - first)]
+    rollout = stats.batch.rollouts[2 * (1 - first)]
     assert row["text"] == rollout.text
     assert row["prompt"] == rollout.problem.prompt
     assert row["reward"] == rollout.reward
@@ -90,7 +90,7 @@ def test_what_is_kept_of_a_response(first):
 
 
 def test_what_was_not_measured_is_none():
-    last = list(rows(0, Policy(), make_report(first=1)))[-1]
+    last = list(rows(0, Policy(), make_statistics(first=1)))[-1]
     assert not last["live"]
     assert last["square_norm"] is last["weight"] is last["ratio"] is last["share"] is None
 
@@ -101,7 +101,7 @@ def test_shares_are_of_the_whole_step():
         found = {
             (row["group"], row["response"]): row["share"]
             for first in (0, 1)
-            for row in rows(1, policy, make_report(first))
+            for row in rows(1, policy, make_statistics(first))
         }
         assert sum(share for share in found.values() if share is not None) == pytest.approx(1)
         assert found[0, 1] == pytest.approx(4 / 6)
@@ -117,14 +117,14 @@ def test_no_share_is_told_where_it_is_not_known(unknown):
     policy.per_token = unknown == "tokens"
     if unknown == "factors of tokens":
         policy.baseline = RLOOBaseline()
-    assert {row["share"] for row in rows(1, policy, make_report(**changes.get(unknown, {})))} == {None}
+    assert {row["share"] for row in rows(1, policy, make_statistics(**changes.get(unknown, {})))} == {None}
 
 
 def test_a_refused_step_can_be_read(tmp_path):
     """Also a reward that is no number, which JSON has no word for."""
-    log, scores = RolloutLog(str(tmp_path)), make_report().scores.clone()
+    log, scores = RolloutLog(str(tmp_path)), make_statistics().scores.clone()
     scores[0, 0] = NAN
-    log.on_train_batch_end(Run(), Policy(), {"report": make_report(scores=scores, refused=True)}, None, 0)
+    log.on_train_batch_end(Run(), Policy(), {"statistics": make_statistics(scores=scores, refused=True)}, None, 0)
     assert [row["reward"] for row in read_rollouts(tmp_path, 1)] == [None, 0, 0, 1]
 
 
@@ -137,7 +137,7 @@ def test_files_of_steps_that_are_taken_again_go(tmp_path):
     trainer = Run()
     log.on_train_start(trainer, None)
     for trainer.current_epoch in range(3):
-        log.on_step(trainer, Policy(), make_report(first=1))
+        log.on_step(trainer, Policy(), make_statistics(first=1))
     other = tmp_path / "rollouts" / "step-000003-rank0.jsonl.gz"
     other.write_bytes(gzip.compress(b'{"group": 0, "response": 0}\n'))
     assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
@@ -146,7 +146,7 @@ def test_files_of_steps_that_are_taken_again_go(tmp_path):
     again = RolloutLog(str(tmp_path / "rollouts"))
     again.on_train_start(trainer, None)
     assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]  # the run may yet fail before its first step
-    again.on_step(trainer, Policy(), make_report(first=1))
+    again.on_step(trainer, Policy(), make_statistics(first=1))
     assert list(files_of_steps(tmp_path / "rollouts")) == [1, 2, 3]
     assert len(read_rollouts(tmp_path / "rollouts", 3)) == 1  # of the other rank, which looks after its own
 
@@ -154,25 +154,25 @@ def test_files_of_steps_that_are_taken_again_go(tmp_path):
 def test_the_oldest_go_where_there_are_too_many(tmp_path, caplog):
     log = RolloutLog(str(tmp_path), limit_mib=1)
     trainer = Run()
-    log.on_step(trainer, Policy(), make_report())
+    log.on_step(trainer, Policy(), make_statistics())
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     log.limit = 2 * 3.5 * size  # of two ranks
     with caplog.at_level(logging.WARNING):
         for trainer.current_epoch in range(1, 6):
-            log.on_step(trainer, Policy(), make_report())
+            log.on_step(trainer, Policy(), make_statistics())
     assert list(files_of_steps(tmp_path)) == [4, 5, 6]
     assert len(caplog.records) == 1
 
 
 def test_any_text_is_kept_as_it_is(tmp_path):
     text = "<script>\u202e\ud800\n" + "x" * 10**6
-    report = make_report()
-    rollout = report.batch.rollouts[0]
+    stats = make_statistics()
+    rollout = stats.batch.rollouts[0]
     object.__setattr__(rollout, "text", text)
     log = RolloutLog(str(tmp_path))
-    log.on_step(Run(), Policy(), report)
+    log.on_step(Run(), Policy(), stats)
     assert read_rollouts(tmp_path, 1)[0]["text"] == text
-    assert torch.equal(report.batch.rewards, make_report().batch.rewards)
+    assert torch.equal(stats.batch.rewards, make_statistics().batch.rewards)
 
 
 def test_the_page_of_tags_says_what_they_are():

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, SMALL, run_script, wide
 from test_record import Run
-from test_tags import Policy, make_report
+from test_tags import Policy, make_statistics
 
 from callbacks.rollouts import RolloutLog
 from oblr.commands import report
@@ -55,7 +55,7 @@ def make_run(folder: Path, seed: int = 1, steps: int = 4, text: str = "so it is 
     log.on_train_start(trainer, None)
     for step in range(steps):
         record.log_metrics({"train/reward": 0.1 * step + seed + 10 * eta0 * seed, "train/lr": eta0}, step + 1)
-        report = make_report()
+        report = make_statistics()
         object.__setattr__(report.batch.rollouts[0], "text", text)
         trainer.current_epoch = step
         log.on_step(trainer, Policy(), report)

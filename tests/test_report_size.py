@@ -21,7 +21,7 @@ from oblr.record.curves import METRICS, Curves, read_curves
 from oblr.record.logger import RunRecord
 from oblr.report import page
 from oblr.report.curves import LEAST, MOST, Line, buckets_of, line, thinned, width
-from oblr.report.page import content, html, place, write_report
+from oblr.report.page import content, html, whereabouts, write_report
 from oblr.report.pieces import FILES, SIZE, STEPS, Beside, Served, parts, script
 from oblr.report.runs import Reading, find_runs, read_run
 from oblr.run.appended import Appended
@@ -102,7 +102,7 @@ def test_pages_of_many_lines_have_no_more_numbers():
 def test_a_small_run_is_one_file(tmp_path):
     folder = make_run(tmp_path / "run")
     path = write_report(folder, [read_run(folder)])
-    assert place(path) == str(path)
+    assert whereabouts(path) == str(path)
     assert not (folder / FILES).exists()
 
 
@@ -171,8 +171,8 @@ def test_a_report_that_needs_no_pieces_any_more_has_none(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run")
     with monkeypatch.context() as patched:
         patched.setattr(page, "ROOM", 1000)
-        assert place(write_report(folder, [read_run(folder)])).endswith(f"and {FILES}/: keep them together")
-    assert place(write_report(folder, [read_run(folder)])) == str(folder / "report.html")
+        assert whereabouts(write_report(folder, [read_run(folder)])).endswith(f"and {FILES}/: keep them together")
+    assert whereabouts(write_report(folder, [read_run(folder)])) == str(folder / "report.html")
     assert not (folder / FILES).exists()
 
 

@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from torch import nn
 
-from oblr.checks import check_followed, find_checkpoint, trained
+from oblr.commands.checks import check_followed, find_checkpoint, trained
 from oblr.commands.compose import composer, job_config
 from oblr.commands.resume import locates, resumed, resuming, where_it_was
 from oblr.commands.train import make_policy
@@ -21,7 +21,7 @@ from oblr.commands.written import as_told, written
 from oblr.data.ends import end_tokens
 from oblr.errors import SettingError
 from oblr.policy.loading import identity, load_config, load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.run.checkpoint import meta, save
 from oblr.run.resumed import completed, unlike, with_changes
 
@@ -45,7 +45,7 @@ def made(cfg):
 def begin(hydra, folder, *overrides, change=lambda kept: None):
     """A checkpoint as a run of these overrides writes it after its first step."""
     policy, _ = made(job_config(hydra("train", [*overrides, f"paths.output_dir={folder}"], RunMode.RUN)))
-    weights = nn.ModuleDict({"scorer": TokenScorer(load_model(policy.path, "float32"), 1.0)})
+    weights = nn.ModuleDict({"scorer": PolicyModel(load_model(policy.path, "float32"), 1.0)})
     states = {"schedule": policy.schedule.state_dict(), "baseline": policy.baseline.state_dict()}
     kept = {"base": policy.base, "run": policy.run, **states}
     change(kept["run"])

@@ -12,16 +12,16 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from oblr import kernels
+from oblr.batch.segments import Segments
 from oblr.gradnorm.contractions import grouped_gradient
-from oblr.kernels import as_on_gpu, on_gpu
 from oblr.plan import update
 from oblr.plan.dry_run import DryRun
 from oblr.plan.machine import this_cpu
-from oblr.plan.places import DEVICE
+from oblr.plan.placement import DEVICE, as_on_gpu
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Op, Sync, Work
-from oblr.segments import Segments
 
 
 def fake(run, *shape, dtype=torch.bfloat16, **options):
@@ -35,7 +35,7 @@ def counted(program, *shapes, **options):
     given = [fake(run, *shape, **options) for shape in shapes]
     with run, as_on_gpu():
         program(*given)
-    return run.work
+    return run.device.work
 
 
 def totals(work):
@@ -60,7 +60,7 @@ def test_a_linear_layer_forward_and_backward():
 
 def test_a_gram_matrix_in_float32_of_bfloat16_rows():
     def gram(x):
-        assert on_gpu(x)
+        assert kernels.on_gpu(x)
         return torch.bmm(x, x.mT, out_dtype=torch.float32)
 
     work = counted(gram, (3, 64, 32))
@@ -91,8 +91,8 @@ def test_attention_of_packed_sequences():
     with run:
         attend(*given)
     forward = 4 * (10**2 + 30**2) / 2 * (16 + 16) * 2
-    assert run.work.of("rest").total("flops") == forward
-    assert run.work.of("backward").total("flops") == 2.5 * forward
+    assert run.device.work.of("rest").total("flops") == forward
+    assert run.device.work.of("backward").total("flops") == 2.5 * forward
 
 
 def test_views_are_free_and_elements_are_read_and_written_once():
@@ -131,7 +131,7 @@ def test_a_fused_norm_goes_back_by_a_kernel_for_each_gradient(scaled):
         back(*given)
     rows, kernels = 2 * 64 * 32, 1 + scaled
     written = rows + 2 * 32 * scaled
-    assert totals(run.work) == (0, kernels * (2 * rows + 2 * 64) + 2 * 32 + written, kernels)
+    assert totals(run.device.work) == (0, kernels * (2 * rows + 2 * 64) + 2 * 32 + written, kernels)
 
 
 @pytest.mark.parametrize(("groups", "launches"), [(1, 4), (2, 5), (4, 5)])
@@ -268,10 +268,10 @@ def test_work_is_linear_in_layers(kind, monkeypatch):
 def test_an_update_says_where_it_waits_and_what_its_phases_are():
     config = Qwen3Config(**SHAPE | SMALL)
     counts = plan_update(policy("exact, two passes", 48), config, World(checkpointing=True), Batch(4, 2, 24, 12))
-    places = {sync.place.split(":")[0] for sync in counts.work.syncs}
-    assert "policy/report.py" in places  # what a micro-batch has found of its responses
-    assert not any(place.startswith("gradnorm/c") for place in places)  # no layer waits
-    assert all(place.endswith(".py") for place in places)
+    files = {sync.line.split(":")[0] for sync in counts.work.syncs}
+    assert "policy/statistics.py" in files  # what a micro-batch has found of its responses
+    assert not any(name.startswith("gradnorm/c") for name in files)  # no layer waits
+    assert all(name.endswith(".py") for name in files)
     phases = {"forward", "backward", "recomputation", "norms", "weight gradients"}
     assert phases <= set(counts.work.phases)
     assert "optimizer" in counts.once.phases

@@ -15,7 +15,7 @@ from oblr.errors import SettingError
 from oblr.gradnorm.uses import LinearUse
 from oblr.policy.adapter import LoRA, factors
 from oblr.policy.autograds import Plain
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.probes import probes
 from oblr.policy.rounding import FLOORS
 from oblr.policy.selfcheck import check
@@ -36,18 +36,18 @@ NAMED = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_caught(name):
     lm = healthy("qwen2" if "bias" in name else "qwen3", tied="tied" in name or "sliced" in name)
-    scorer = TokenScorer(lm, 0.8)
-    check(scorer, torch.float32)
+    model = PolicyModel(lm, 0.8)
+    check(model, torch.float32)
     with FAULTS[name](lm), pytest.raises(SettingError, match=r"^policy\.path: .*" + NAMED.get(name, "")):
-        check(scorer, torch.float32)
+        check(model, torch.float32)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_healthy_model_in_bfloat16(family, tied):
-    check(TokenScorer(healthy(family, tied).bfloat16(), 1.0), torch.bfloat16)
+    check(PolicyModel(healthy(family, tied).bfloat16(), 1.0), torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
-        check(TokenScorer(healthy(family, tied), 1.0), torch.bfloat16)
+        check(PolicyModel(healthy(family, tied), 1.0), torch.bfloat16)
 
 
 #: What rounding hid from the check when it was made in the run's own precision alone.
@@ -66,7 +66,7 @@ HIDDEN = (
 def check_in(lm, precision):
     """Weights in bfloat16, or float32 ones under autocast."""
     with torch.autocast("cpu", torch.bfloat16) if precision == "autocast" else nullcontext():
-        check(TokenScorer(lm.bfloat16() if precision == "bfloat16" else lm, 0.8), torch.bfloat16)
+        check(PolicyModel(lm.bfloat16() if precision == "bfloat16" else lm, 0.8), torch.bfloat16)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
@@ -82,7 +82,7 @@ def test_a_line_has_the_number_that_was_compared_and_its_limit(name):
     """A thousandth is missing: of gradients and of a layer's part of n_i that is what differs."""
     lm = deep("qwen3", 2, hidden=32)
     with GRADED[name](lm, 1e-3), pytest.raises(SettingError) as raised:
-        check(TokenScorer(lm, 1.0), torch.float32)
+        check(PolicyModel(lm, 1.0), torch.float32)
     differs, limit = re.search(
         r"by ([\d.e-]+) % \(in float32, .*; ([\d.e-]+) % may be rounding\)", str(raised.value)
     ).groups()
@@ -92,7 +92,7 @@ def test_a_line_has_the_number_that_was_compared_and_its_limit(name):
         assert 0.02 < float(differs) <= 0.201
 
 
-class OtherAttention(TokenScorer):
+class OtherAttention(PolicyModel):
     """In the model's own forward, as a GPU's kernels are others for packed rows."""
 
     def own(self, ids):
@@ -121,11 +121,11 @@ def test_what_is_wrong_in_the_runs_own_precision_alone_is_caught(precision):
 
 def test_parts_of_a_model_in_bfloat16_have_every_layer_once_and_leave_it_as_it_was():
     lm = deep("qwen2", 9, hidden=32).bfloat16()
-    scorer = TokenScorer(lm, 1.0)
+    model = PolicyModel(lm, 1.0)
     before, layers = {name: p.clone() for name, p in lm.state_dict().items()}, list(lm.model.layers)
     found, total = [], sum(p.numel() for p in lm.parameters())
-    for part in parts(Plain(scorer, probes(lm.get_input_embeddings()))):
-        with widened(scorer, part):
+    for part in parts(Plain(model, probes(lm.get_input_embeddings()))):
+        with widened(model, part):
             own = [i for i, layer in enumerate(lm.model.layers) if layer is layers[i]]
             assert {p.dtype for p in lm.parameters()} == {torch.float32}
             assert sum(p.numel() for p in lm.parameters()) <= SHARE * total
@@ -141,8 +141,8 @@ def test_a_model_whose_layers_need_each_other_is_looked_at_whole():
     lm.model.register_forward_pre_hook(lambda *_: seen.clear())
     first.register_forward_hook(lambda module, _, y: seen.update(y=y) and None)
     last.register_forward_hook(lambda module, _, y: y + 0 * seen.pop("y"))
-    scorer = TokenScorer(lm, 1.0)
-    assert [part.blocks for part in parts(Plain(scorer, probes(lm.get_input_embeddings())))] == [None]
+    model = PolicyModel(lm, 1.0)
+    assert [part.blocks for part in parts(Plain(model, probes(lm.get_input_embeddings())))] == [None]
 
 
 def test_what_an_adapter_begins_with_does_not_hide_its_other_half(monkeypatch):
@@ -150,12 +150,12 @@ def test_what_an_adapter_begins_with_does_not_hide_its_other_half(monkeypatch):
     lm = healthy()
     LoRA(3, 6.0, "all-linear", seed=1).attach(lm)
     a, b = factors(lm.model.layers[1].mlp.up_proj)
-    check(TokenScorer(lm, 1.0), torch.float32)
+    check(PolicyModel(lm, 1.0), torch.float32)
     right = LinearUse.gradient
     halved = lambda use: replace(use, b=use.b / 2) if use.module.weight is a else use  # noqa: E731
     monkeypatch.setattr(LinearUse, "gradient", lambda self, into=None: right(halved(self), into))
     with pytest.raises(SettingError, match=r"the gradient of model\.layers\.1\.mlp\.up_proj\.lora_A"):
-        check(TokenScorer(lm, 1.0), torch.float32)
+        check(PolicyModel(lm, 1.0), torch.float32)
     assert not b.any()
 
 
@@ -170,9 +170,9 @@ def test_everything_is_left_as_it_was(fault):
     numbers = np.random.get_state()[1].copy()
     if fault:
         with FAULTS[fault](lm), pytest.raises(SettingError):
-            check(TokenScorer(lm, 1.0), torch.float32)
+            check(PolicyModel(lm, 1.0), torch.float32)
     else:
-        check(TokenScorer(lm, 1.0), torch.float32)
+        check(PolicyModel(lm, 1.0), torch.float32)
     after = lm.state_dict()
     assert all(torch.equal(after[name], x) for name, x in before.items())
     assert [module.training for module in lm.modules()] == modes
@@ -186,7 +186,7 @@ def test_frozen_parameters_need_no_gradient():
     lm = healthy()
     for name, p in lm.named_parameters():
         p.requires_grad_("q_proj" in name)
-    check(TokenScorer(lm, 1.0), torch.float32)
+    check(PolicyModel(lm, 1.0), torch.float32)
 
 
 def test_a_run_ends_in_one_line(train, monkeypatch):

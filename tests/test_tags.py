@@ -1,4 +1,4 @@
-"""Every logged number, from a report made by hand, beside what it is worked out to by hand."""
+"""Every logged number, from statistics made by hand, beside what it is worked out to by hand."""
 
 import html
 import io
@@ -34,22 +34,22 @@ from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepStatistics
 from oblr.gradnorm.measure import GradNorms
 from oblr.metrics.accuracy import wilson
 from oblr.metrics.aggregate import Interval
-from oblr.policy.report import tags
+from oblr.policy.statistics import tags
 from oblr.record.figures import outcome
 from oblr.record.logger import RunRecord
 from oblr.record.tags import meaning
 from oblr.run.timing import Stopwatch
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
 LENGTHS = [2, 4, 1, 3, 5, 5]
 
 
-def make_report(first=0, **changes) -> StepReport:
+def make_statistics(first=0, **changes) -> StepStatistics:
     """Three groups of two, the last of which is dead; this rank has two of them, from ``first`` on."""
     rollouts = make_rollouts(LENGTHS, [1, 0, 0, 1, 1, 1])
     fields = {
@@ -63,7 +63,7 @@ def make_report(first=0, **changes) -> StepReport:
         "finished": torch.tensor([[1.0, 1], [0, 1], [1, 1]]),
         "live": torch.tensor([True, True, False]),
         "square_norms": torch.tensor([[4.0, 16], [9, 1], [NAN, NAN]], dtype=torch.float64),
-        "weights": torch.tensor([[4.0, 64], [9, 1], [NAN, NAN]], dtype=torch.float64),
+        "reward_weights": torch.tensor([[4.0, 64], [9, 1], [NAN, NAN]], dtype=torch.float64),
         "advantages": torch.tensor([[1.0, -1], [-0.5, 0.5], [0, 0]]),
         "coefficients": torch.tensor([[0.5, 1], [0.25, 0.25], [0, 0]], dtype=torch.float64),
         "group_squares": torch.tensor([2.0, 4, 0], dtype=torch.float64),
@@ -73,7 +73,7 @@ def make_report(first=0, **changes) -> StepReport:
         "moments": Moments(3, 3.0, 6.0),
         "lr": 0.02,
     }
-    return StepReport(**fields | changes)
+    return StepStatistics(**fields | changes)
 
 
 class Watch:
@@ -99,18 +99,18 @@ class Policy(Watch):
         super().__init__(gradnorm=GradNorms(tier), loss=SimpleNamespace(per_token=per_token, signed=False))
 
 
-def logged(callback, *reports, step=0, **fields):
-    """What the last of the reports makes the callback log."""
-    for report in reports:
+def logged(callback, *statistics, step=0, **fields):
+    """What the last of the statistics makes the callback log."""
+    for stats in statistics:
         watch = Watch(**fields)
         trainer = SimpleNamespace(current_epoch=step, is_global_zero=True, loggers=[], world_size=4)
-        callback.on_step(trainer, watch, report)
+        callback.on_step(trainer, watch, stats)
     return watch.logged
 
 
 def test_the_step():
-    report = make_report(scores=torch.tensor([[1.0, 0], [0, 0.5], [1, 1]]))
-    assert tags(report) == pytest.approx(
+    stats = make_statistics(scores=torch.tensor([[1.0, 0], [0, 0.5], [1, 1]]))
+    assert tags(stats) == pytest.approx(
         {
             "train/reward": 3.5 / 6,
             "train/live_groups": 2 / 3,
@@ -127,7 +127,7 @@ def test_the_step():
 
 def test_gradient_norms():
     """Norms 2, 4, 3, 1 of 2, 4, 1, 3 tokens; spreads 6 of 10 and 4 of 5."""
-    assert logged(GradStats(), make_report()) == pytest.approx(
+    assert logged(GradStats(), make_statistics()) == pytest.approx(
         {
             "gradnorm/mean": 2.5,
             "gradnorm/q10": 1.3,
@@ -137,29 +137,29 @@ def test_gradient_norms():
             "gradnorm/correlation_with_length": 0.2,
         }
     )
-    assert logged(GradStats(), make_report(square_norms=torch.full((3, 2), NAN))) == {}
+    assert logged(GradStats(), make_statistics(square_norms=torch.full((3, 2), NAN))) == {}
 
 
 def test_norms_that_the_step_does_not_need(monkeypatch):
     """They are measured before it, and are there for the callbacks that follow."""
-    found = make_report().square_norms
+    found = make_statistics().square_norms
     trainer = SimpleNamespace(current_epoch=10, loggers=[], is_global_zero=True)
     monkeypatch.setattr("callbacks.grad_stats.live_square_norms", lambda policy, batch: found)
     policy = Watch(baseline=RLOOBaseline(), clock=Stopwatch())
-    callback, report = GradStats(every=5), make_report(square_norms=torch.full((3, 2), NAN))
-    callback.on_rollouts(trainer, policy, report.batch)
-    callback.on_step(trainer, policy, report)
-    assert report.square_norms is found
+    callback, stats = GradStats(every=5), make_statistics(square_norms=torch.full((3, 2), NAN))
+    callback.on_rollouts(trainer, policy, stats.batch)
+    callback.on_step(trainer, policy, stats)
+    assert stats.square_norms is found
     assert policy.logged["gradnorm/mean"] == pytest.approx(2.5)
     trainer.current_epoch = 11
-    callback.on_rollouts(trainer, policy, report.batch)
+    callback.on_rollouts(trainer, policy, stats.batch)
     assert callback.measured is None
 
 
 def test_signal_to_noise():
     """tr H = 3/2 · (6 − 3) = 4.5; signal 3 − 4.5/3 = 1.5."""
     callback = SNRMonitor(decay=0.5)
-    assert logged(callback, make_report()) == pytest.approx(
+    assert logged(callback, make_statistics()) == pytest.approx(
         {
             "snr/n_groups": 3,
             "snr/M1": 3,
@@ -175,29 +175,29 @@ def test_signal_to_noise():
         }
     )
     # averages (3 + 2·9)/3 and (6 + 2·12)/3: tr H = 3/2 · 3, signal 7 − 1.5
-    second = logged(callback, make_report(moments=Moments(3, 9.0, 12.0)))
+    second = logged(callback, make_statistics(moments=Moments(3, 9.0, 12.0)))
     assert second["snr/debiased"] == pytest.approx(7.5 / 4.5)
     assert second["snr/ema"] == pytest.approx(5.5 / 4.5)
     assert second["snr/factor_ema"] == pytest.approx(16.5 / 21)
-    unanimous = logged(SNRMonitor(), make_report(moments=Moments(3, 6.0, 6.0)))
+    unanimous = logged(SNRMonitor(), make_statistics(moments=Moments(3, 6.0, 6.0)))
     assert unanimous["snr/plug_in"] == LARGE
     assert unanimous["snr/factor_plug_in"] == 1
-    silent = logged(SNRMonitor(), make_report(moments=Moments(3, 0.0, 6.0)))
+    silent = logged(SNRMonitor(), make_statistics(moments=Moments(3, 0.0, 6.0)))
     assert silent["snr/noise_scale"] == LARGE
     assert silent["snr/factor_debiased"] == 0
 
 
 def test_second_moments_of_other_baselines():
     """Advantages ±1 of RLOO, and the rewards themselves, with weights ρ² n = 4, 64, 9, 1."""
-    found = logged(SecondMoments({"rloo": RLOOBaseline(), "none": NoBaseline()}), make_report())
+    found = logged(SecondMoments({"rloo": RLOOBaseline(), "none": NoBaseline()}), make_statistics())
     assert found == pytest.approx({"baseline/none": 5 / 78})
-    assert logged(SecondMoments({"rloo": RLOOBaseline()}), make_report(square_norms=torch.full((3, 2), NAN))) == {}
+    assert logged(SecondMoments({"rloo": RLOOBaseline()}), make_statistics(square_norms=torch.full((3, 2), NAN))) == {}
 
 
 def test_baselines_that_learn_are_compared_as_they_were_after_a_resume():
     watched = SecondMoments({"adaptive": AdaptiveBaseline()})
     resumed = SecondMoments({"history": HistoryBaseline(), "adaptive": AdaptiveBaseline()})
-    logged(watched, make_report())
+    logged(watched, make_statistics())
     resumed.load_state_dict(watched.state_dict())
     assert resumed.baselines["history"].sums == {}
     assert watched.baselines["adaptive"].fit.any()
@@ -218,7 +218,7 @@ class Late(NoBaseline):
 
 def test_a_baseline_is_judged_before_it_learns():
     callback = SecondMoments({"none": NoBaseline(), "late": Late()})
-    assert [logged(callback, make_report())["baseline/late"] for _ in range(3)] == pytest.approx([1, 4, 16])
+    assert [logged(callback, make_statistics())["baseline/late"] for _ in range(3)] == pytest.approx([1, 4, 16])
 
 
 def test_failures_of_scoring():
@@ -227,9 +227,9 @@ def test_failures_of_scoring():
     data = SimpleNamespace(reward_pool=pool, unpaid=2)
     trainer = SimpleNamespace(datamodule=data)
     callback, first, second = ScoringFailures(), Watch(), Watch()
-    callback.on_step(trainer, first, make_report())
+    callback.on_step(trainer, first, make_statistics())
     pool.timeouts, data.unpaid = 5, 1
-    callback.on_step(trainer, second, make_report())
+    callback.on_step(trainer, second, make_statistics())
     assert first.logged == {"reward/timeouts": 3, "reward/errors": 1, "reward/unpaid": 2}
     assert second.logged == {"reward/timeouts": 2, "reward/errors": 0, "reward/unpaid": 1}
 
@@ -240,7 +240,7 @@ def test_time(monkeypatch):
     callback, clock = Throughput(), Stopwatch()
     clock.seconds |= {"gradient statistics": 1.5, "update": 2.0}
     callback.on_train_epoch_start(None, None)
-    assert logged(callback, make_report(), clock=clock) == {
+    assert logged(callback, make_statistics(), clock=clock) == {
         "time/gradient_statistics": 1.5,
         "time/update": 2,
         "time/step": 4,
@@ -252,7 +252,7 @@ def test_time(monkeypatch):
 def test_monitors():
     """Effective sample sizes of four responses of equal, and of unequal, weight; rates and entropies against others."""
     weights = torch.tensor([[1.0, 1, 1, 1], [3, 1, 0, 0], [NAN] * 4], dtype=torch.float64)
-    sized = make_report(weights=weights, square_norms=weights)
+    sized = make_statistics(reward_weights=weights, square_norms=weights)
     assert logged(Monitors(it=BaselineBlowUp(1.1, 3)), sized) == pytest.approx(
         {
             "monitor/effective_sample_size": (1 + 0.4) / 2,
@@ -260,13 +260,13 @@ def test_monitors():
             "monitor/effective_sample_size_worst": 0.4,
         }
     )
-    assert logged(Monitors(it=LearningRateCollapse(0.01, 3)), make_report()) == pytest.approx(
+    assert logged(Monitors(it=LearningRateCollapse(0.01, 3)), make_statistics()) == pytest.approx(
         {"monitor/lr_factor": 0.2}
     )
     lengths = torch.tensor(LENGTHS, dtype=torch.float64).view(3, 2)
-    entropies = (make_report(entropies=mean * lengths) for mean in (2.0, 1.0))
+    entropies = (make_statistics(entropies=mean * lengths) for mean in (2.0, 1.0))
     assert logged(Monitors(it=EntropyCollapse(0.1, 3, decay=0.5)), *entropies) == {"monitor/entropy_share": 0.75}
-    found = logged(Monitors(it=OwnSampleDependence(every=3)), make_report(), step=3, baseline=GroupMeanBaseline())
+    found = logged(Monitors(it=OwnSampleDependence(every=3)), make_statistics(), step=3, baseline=GroupMeanBaseline())
     assert found == pytest.approx({"monitor/own_sample_dependence": 1 / 2})
 
 
@@ -278,7 +278,7 @@ class HeldOut:
     engine = SimpleNamespace(sleep=lambda: None)
 
     def __init__(self):
-        from oblr.types import Sampling
+        from oblr.batch.types import Sampling
 
         self.sampling, self.asked = Sampling(8, 0.7, 16, (0,)), []
 
@@ -340,17 +340,17 @@ def test_the_summary_has_first_and_last_values():
     assert ["learning rate", "0.01", "0.003"] in rows
 
 
-def table_of(report, rows):
-    lines = sample_table(report, shares(Policy(), report), rows).markdown().splitlines()[2:]
+def table_of(stats, rows):
+    lines = sample_table(stats, shares(Policy(), stats), rows).markdown().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 def test_a_response_is_text_and_stays_in_its_cell():
     """Neither markup, nor a mark that turns lines round, nor a million characters."""
-    report = make_report()
+    stats = make_statistics()
     hostile = "so |x| =\n2 <script>alert(1)</script> \u202e" + "x" * 10**6
-    report.batch.rollouts[0] = replace(report.batch.rollouts[0], text=hostile)
-    best, *_ = table_of(report, rows=1)
+    stats.batch.rollouts[0] = replace(stats.batch.rollouts[0], text=hostile)
+    best, *_ = table_of(stats, rows=1)
     assert not re.search(r"[<>|\[\]`*_]", best[2].replace("<br>", ""))
     read = html.unescape(best[2].replace("<br>", "\n"))
     assert read.startswith("so |x| =\n2 <script>alert(1)</script> \\u202exxx")
@@ -360,21 +360,21 @@ def test_a_response_is_text_and_stays_in_its_cell():
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_samples_are_the_best_the_worst_and_those_of_most_of_the_update(first):
-    report = make_report(first)
-    shown = table_of(report, rows=2)
+    stats = make_statistics(first)
+    shown = table_of(stats, rows=2)
     assert [row[0] for row in shown] == ["best", "best", "worst", "worst", "largest share", "largest share"]
     expected = ["+1.000", "+0.500", "-1.000", "-0.500", "-1.000", "+1.000"]
     of_second_rank = ["+0.500", "+0.000", "-0.500", "+0.000", "-0.500", "+0.500"]
     assert [row[4] for row in shown] == (of_second_rank if first else expected)
-    best, *_ = table_of(report, rows=1)
+    best, *_ = table_of(stats, rows=1)
     i = 1 if first else 0
     share = {0: "16.7%", 1: "4.2%"}[first]  # lengths 1, 4, 3/4 and 1/4 of parts
-    assert best[2:] == [report.batch.rollouts[i].text, "1", best[4], f"{report.weights[first, i]:.3g}", share]
+    assert best[2:] == [stats.batch.rollouts[i].text, "1", best[4], f"{stats.reward_weights[first, i]:.3g}", share]
 
 
 def test_without_shares_none_is_the_largest():
-    report = make_report(square_norms=torch.full((3, 2), NAN))
-    assert {row[0] for row in table_of(report, rows=2)} == {"best", "worst"}
+    stats = make_statistics(square_norms=torch.full((3, 2), NAN))
+    assert {row[0] for row in table_of(stats, rows=2)} == {"best", "worst"}
 
 
 def test_histograms_are_of_norms_not_of_their_squares(monkeypatch):
@@ -384,7 +384,7 @@ def test_histograms_are_of_norms_not_of_their_squares(monkeypatch):
         seen.append((tag, values.flatten().tolist(), trainer.current_epoch))
 
     monkeypatch.setattr("callbacks.grad_stats.show", shown)
-    logged(GradStats(), make_report(), step=4)
+    logged(GradStats(), make_statistics(), step=4)
     assert seen == [
         ("gradnorm/per_sample", [2, 4, 3, 1], 4),
         ("train/advantages", [1.0, -1, -0.5, 0.5], 4),

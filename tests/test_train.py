@@ -132,11 +132,12 @@ def test_the_run_folder_says_what_the_run_was(demo):
 
 
 def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
-    from oblr.packing import pack
+    from oblr.batch.packing import pack
+    from oblr.batch.types import Rollout, Sampling
     from oblr.policy.loading import load_model, load_tokenizer
-    from oblr.policy.model import TokenScorer
+    from oblr.policy.model import PolicyModel
+    from oblr.problem import Problem
     from oblr.rollout.vllm import VLLMEngine
-    from oblr.types import Problem, Rollout, Sampling
 
     path = str(demo[0] / "policy")
     tokenizer, engine = load_tokenizer(path), VLLMEngine(path, "float32", 128)
@@ -147,7 +148,7 @@ def test_the_exported_policy_loads_in_transformers_and_vllm(demo):
     engine.close()
     packed = pack([Rollout(Problem("", "", ""), prompt, c, "", 0.0) for c in completions])
     with torch.no_grad():
-        logprobs = TokenScorer(load_model(path, "float32"), 1.0)(packed).logprobs
+        logprobs = PolicyModel(load_model(path, "float32"), 1.0)(packed).logprobs
     assert (logprobs - packed.behaviour_logprobs).abs().max() < 1e-3
 
 

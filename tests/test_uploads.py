@@ -5,8 +5,8 @@ import torch
 from conftest import make_rollouts
 from torch import Tensor
 
+from oblr.batch.packing import pack
 from oblr.kernels import upload
-from oblr.packing import pack
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SENT = ("input_ids", "position_ids", "predictors", "targets", "behaviour_logprobs")

@@ -16,14 +16,14 @@ import pytest
 from lending import lent
 from tampering import SPOILS
 
+from oblr.batch.types import Sampling
 from oblr.errors import EngineDiedError, GarbledError, SettingError
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.rollout import proof
 from oblr.rollout.client import Client, Refused
 from oblr.rollout.replies import ask
 from oblr.rollout.server import ServerEngine
-from oblr.types import Sampling
 
 ROOT = Path(__file__).resolve().parents[2]
 POCKET = ROOT / "models" / "pocket"
@@ -45,7 +45,7 @@ def engine(tmp_path_factory):
     place = engine.arguments.index("--middleware")
     engine.arguments[place:place] = ["--middleware", "tampering.Tamper"]
     engine.start()
-    engine.sync(TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
+    engine.sync(PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
     engine.folder = folder
     yield engine
     engine.close()

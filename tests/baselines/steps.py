@@ -8,7 +8,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from oblr.baselines.base import Groups
-from oblr.types import ResponseTokens
+from oblr.batch.types import ResponseTokens
 
 N, G, D = 6, 8, 3
 
@@ -82,7 +82,7 @@ def as_lists(groups):
     lengths, energies = groups.lengths.tolist(), iter(groups.tokens.energy.tolist())
     return Step(
         groups.rewards.tolist(),
-        groups.weights.tolist(),
+        groups.reward_weights.tolist(),
         lengths,
         groups.greedy_rewards.tolist(),
         [[[next(energies) for _ in range(length)] for length in row] for row in lengths],

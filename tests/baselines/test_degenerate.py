@@ -6,7 +6,7 @@ from baselines.steps import baseline, make
 from baselines.test_registry import LOOPS
 from conftest import ROOT
 
-from oblr.checks import check_batch
+from oblr.commands.checks import check_batch
 from oblr.errors import SettingError
 from oblr.schedules.constant import ConstantSchedule
 

@@ -8,7 +8,7 @@ from baselines.steps import baseline, make
 def visit(rewards, weights=None, problem=7):
     """One group of two responses to a problem."""
     groups = make(torch.tensor([rewards], dtype=torch.float32), torch.ones(1, 2, dtype=torch.int64))
-    weights = groups.weights if weights is None else torch.tensor([weights], dtype=torch.float64)
+    weights = groups.reward_weights if weights is None else torch.tensor([weights], dtype=torch.float64)
     return type(groups)(groups.rewards, weights, groups.lengths, groups.rewards, problems=torch.tensor([problem]))
 
 

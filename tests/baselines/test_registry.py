@@ -142,7 +142,7 @@ def test_adaptive_learns_what_a_reward_says_of_the_norm():
         groups = Groups(rewards, (10 - 9 * rewards) * noise, torch.ones(16, 8), rewards)
         if step >= 10:
             for k, chosen in enumerate((adaptive, plain)):
-                moments[k] += (chosen(groups).square() * groups.weights).mean()
+                moments[k] += (chosen(groups).square() * groups.reward_weights).mean()
         adaptive.learn(groups)
     assert moments[0] < 0.95 * moments[1]
     assert adaptive.expected(torch.zeros(1)).item() > 3 * adaptive.expected(torch.ones(1)).item()

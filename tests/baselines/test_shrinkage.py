@@ -17,7 +17,7 @@ def test_effective_sizes():
 
 def test_the_fewer_effective_responses_the_more_is_shrunk():
     groups, chosen = draw(), baseline("shrinkage", weighted=True)
-    factor, plain = (chosen.factor(groups, weights) for weights in (groups.weights, torch.ones(N, G)))
+    factor, plain = (chosen.factor(groups, weights) for weights in (groups.reward_weights, torch.ones(N, G)))
     assert ((plain > 0) & (plain < factor) & (factor < 1)).all()
 
 
@@ -35,7 +35,7 @@ def test_fewer_than_three_groups_are_not_shrunk(weighted):
     groups, chosen = draw(), baseline("shrinkage", weighted=weighted)
     plain = baseline("gradient_weighted" if weighted else "rloo")
     for n in (1, 2, 3):
-        few = make(groups.rewards[:n], groups.lengths[:n], groups.weights[:n])
+        few = make(groups.rewards[:n], groups.lengths[:n], groups.reward_weights[:n])
         assert torch.equal(chosen(few), plain(few)) == (n < 3)
 
 
@@ -43,7 +43,7 @@ def test_equal_rewards_are_live_where_the_whole_step_has_three_groups():
     """However few of them are this rank's."""
     groups, chosen = draw(), baseline("shrinkage")
     groups.rewards[0] = 1.0
-    mine = groups.rewards[:2], groups.weights[:2], groups.lengths[:2]
+    mine = groups.rewards[:2], groups.reward_weights[:2], groups.lengths[:2]
     share, alone = Groups(*mine, groups.rewards), Groups(*mine, groups.rewards[:2])
     assert chosen.live(share).tolist() == [True, True]
     assert chosen.live(alone).tolist() == [False, True]
@@ -56,7 +56,7 @@ def test_nothing_is_shrunk_where_other_groups_are_without_noise():
     groups = draw()
     groups.rewards[1:] = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0])[:, None]
     chosen = baseline("shrinkage", weighted=True)
-    factor = chosen.factor(groups, groups.weights)
+    factor = chosen.factor(groups, groups.reward_weights)
     assert (factor[0] == 0).all()
     assert (factor[1:] > 0).all()
     assert torch.equal(chosen(groups)[0], baseline("gradient_weighted")(groups)[0])
@@ -67,5 +67,5 @@ def test_groups_that_behave_alike_are_pooled():
     groups = draw()
     groups.rewards[:] = torch.tensor([1.0, 0.0]).repeat(G // 2)
     chosen = baseline("shrinkage", weighted=True)
-    assert (chosen.factor(groups, groups.weights) == 1).all()
+    assert (chosen.factor(groups, groups.reward_weights) == 1).all()
     torch.testing.assert_close(chosen(groups), groups.rewards - 0.5, rtol=0, atol=1e-6)

@@ -7,9 +7,10 @@ import pytest
 from conftest import POCKET
 from transformers import AutoTokenizer
 
+from oblr.batch.types import Sampling
 from oblr.data.ends import check_stop, end_tokens, stopped
 from oblr.errors import SettingError
-from oblr.types import Completion, Sampling
+from oblr.problem import Completion
 
 #: As chat models have it: beginning, what was said, end.
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -11,7 +11,7 @@ from oblr.data.overlap import Disjoint, overlaps
 from oblr.data.prompts import PromptFormat, encode, load
 from oblr.data.table import TableProblems
 from oblr.errors import SettingError
-from oblr.types import Problem
+from oblr.problem import Problem
 
 LONG = " ".join(f"word{i}" for i in range(20))
 INSTRUCTION = " ".join(f"please{i}" for i in range(15))

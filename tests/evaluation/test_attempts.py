@@ -3,13 +3,14 @@ import random
 import pytest
 from conftest import POCKET
 
+from oblr.batch.types import Sampling
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.evaluation.attempts import Benchmark, attempt, check_tries, longest, new_tokens
 from oblr.policy.loading import load_tokenizer
+from oblr.problem import Completion, Problem
 from oblr.rewards.answer import AnswerFormat, BoxedFormat, ExactReward
 from oblr.rewards.math import MathReward
-from oblr.types import Completion, Problem, Sampling
 
 TOKENIZER = load_tokenizer(str(POCKET))
 BENCHMARK = Benchmark(ReasoningGymProblems("chain_sum", 9, 1), ExactReward(AnswerFormat()), 64)

@@ -6,7 +6,7 @@ from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.measures import per_problem
 from oblr.evaluation.records import Record, compare, digest, write_table
-from oblr.types import Problem
+from oblr.problem import Problem
 
 SETTINGS = {"model": "m", "temperature": 1.0, "chunk": 2, "problems": 5}
 

@@ -1,13 +1,13 @@
 import pytest
 import torch
-from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, log_gradients, make_rollouts, square_norm, tiny_model
 from torch import nn
 
+from oblr.batch.packing import pack
 from oblr.errors import SettingError
 from oblr.gradnorm import head
 from oblr.gradnorm.capture import capture
-from oblr.packing import pack
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 
 @pytest.fixture(params=["whole", "sliced"], autouse=True)
@@ -26,13 +26,13 @@ TEMPERATURE = 0.7
 @pytest.mark.parametrize("packed_together", [True, False])
 def test_square_norms_equal_the_oracle(tied, family, packed_together):
     lm, rollouts = tiny_model(tied, family), make_rollouts(LENGTHS)
-    expected = torch.tensor([square_norm(g) for g in score_gradients(lm, rollouts, TEMPERATURE)])
+    expected = torch.tensor([square_norm(g) for g in log_gradients(lm, rollouts, TEMPERATURE)])
     batches = [rollouts] if packed_together else [[r] for r in rollouts]
     norms = []
     for batch in batches:
         packed = pack(batch)
         with capture(lm, packed.segments, packed.target_segments) as tape:
-            TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+            PolicyModel(lm, TEMPERATURE)(packed)[0].sum().backward()
         norms.append(tape.square_norms)
     torch.testing.assert_close(torch.cat(norms).float(), expected, rtol=1e-5, atol=0)
     assert all(p.grad is None for p in lm.parameters())
@@ -45,14 +45,14 @@ def test_the_padding_token_inside_prompts_and_responses(tied):
     rollouts[2].prompt_ids[0] = rollouts[4].completion.token_ids[1] = 3
     lm = tiny_model(tied, pad_token_id=3)
     assert lm.model.embed_tokens.padding_idx == 3
-    oracle = score_gradients(lm, rollouts, TEMPERATURE)
+    oracle = log_gradients(lm, rollouts, TEMPERATURE)
     packed = pack(rollouts)
     with capture(lm, packed.segments, packed.target_segments) as tape:
-        TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+        PolicyModel(lm, TEMPERATURE)(packed)[0].sum().backward()
     expected = torch.tensor([square_norm(g) for g in oracle])
     torch.testing.assert_close(tape.square_norms.float(), expected, rtol=1e-5, atol=0)
     with capture(lm, packed.segments, packed.target_segments, "weights"):
-        TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+        PolicyModel(lm, TEMPERATURE)(packed)[0].sum().backward()
     summed = combine(oracle, [1.0] * len(rollouts))
     for name, p in lm.named_parameters():
         assert (p.grad.double() - summed[name]).norm() < 1e-5 * summed[name].norm(), name
@@ -63,14 +63,14 @@ def test_the_padding_token_inside_prompts_and_responses(tied):
 def test_weighted_pass_gives_autograds_gradient_and_the_norms_of_groups(tied, family):
     lm, rollouts = tiny_model(tied, family), make_rollouts(LENGTHS)
     coefficients = torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3, 0.7, 1.1, -0.2])
-    oracle = score_gradients(lm, rollouts, TEMPERATURE)
+    oracle = log_gradients(lm, rollouts, TEMPERATURE)
     expected = combine(oracle, coefficients.tolist())
     groups = [combine(oracle[s], coefficients[s].tolist()) for s in (slice(0, 4), slice(4, 8))]
 
     packed = pack(rollouts)
     segments, targets = packed.segments.merge(4), packed.target_segments.merge(4)
     with capture(lm, segments, targets, "weights") as tape:
-        logprobs = TokenScorer(lm, TEMPERATURE)(packed).logprobs
+        logprobs = PolicyModel(lm, TEMPERATURE)(packed).logprobs
         (coefficients[packed.target_segments.ids] * logprobs).sum().backward()
 
     for name, p in lm.named_parameters():
@@ -83,22 +83,22 @@ def test_weighted_pass_gives_autograds_gradient_and_the_norms_of_groups(tied, fa
 
 def test_capture_leaves_the_forward_as_it_was():
     lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
-    scorer = TokenScorer(lm, 1.0)
-    plain = scorer(packed)[0]
+    model = PolicyModel(lm, 1.0)
+    plain = model(packed)[0]
     with capture(lm, packed.segments, packed.target_segments):
-        captured = scorer(packed)[0]
+        captured = model(packed)[0]
     torch.testing.assert_close(captured, plain, rtol=0, atol=1e-6)
-    assert torch.equal(scorer(packed)[0], plain)
+    assert torch.equal(model(packed)[0], plain)
 
 
 def test_frozen_parameters_are_left_out():
     lm, rollouts = tiny_model(tied=False), make_rollouts(LENGTHS)
     for name, p in lm.named_parameters():
         p.requires_grad_("q_proj" in name or "norm" in name)
-    expected = torch.tensor([square_norm(g) for g in score_gradients(lm, rollouts, 1.0)])
+    expected = torch.tensor([square_norm(g) for g in log_gradients(lm, rollouts, 1.0)])
     packed = pack(rollouts)
     with capture(lm, packed.segments, packed.target_segments) as tape:
-        TokenScorer(lm, 1.0)(packed)[0].sum().backward()
+        PolicyModel(lm, 1.0)(packed)[0].sum().backward()
     torch.testing.assert_close(tape.square_norms.float(), expected, rtol=1e-5, atol=0)
 
 
@@ -144,7 +144,7 @@ def test_an_unknown_layer_is_an_error_that_names_it(stranger):
 
 def measured(lm, packed):
     with capture(lm, packed.segments, packed.target_segments) as tape:
-        TokenScorer(lm, TEMPERATURE)(packed)[0].sum().backward()
+        PolicyModel(lm, TEMPERATURE)(packed)[0].sum().backward()
     return tape.square_norms
 
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from oblr.batch.segments import Segments
 from oblr.gradnorm import contractions
-from oblr.segments import Segments
 
 IDS = torch.tensor([0, 0, 2, -1, 1, 2, 2, -1, 0, 2])
 

@@ -9,20 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import FAMILIES, combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import FAMILIES, combine, log_gradients, make_rollouts, square_norm, tiny_model
 
+from oblr.batch.packing import pack
+from oblr.batch.segments import Segments, cut
 from oblr.gradnorm import contractions, head
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import rounded_once
 from oblr.gradnorm.uses import LinearUse, Weighting
-from oblr.kernels import as_on_gpu
-from oblr.packing import pack
+from oblr.plan.placement import as_on_gpu
 from oblr.policy import fused
 from oblr.policy.fused import fuse_torch
-from oblr.policy.model import TokenScorer
-from oblr.segments import Segments, cut
+from oblr.policy.model import PolicyModel
 
 LENGTHS = (1, 5, 17, 3, 40, 8, 2, 1)
 COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3, 0.7, 1.1, -0.2])
@@ -56,19 +56,19 @@ def sizes(request, monkeypatch):
 @pytest.mark.parametrize("n_parts", [1, 3])
 def test_norms_and_gradients_are_the_oracles(family, tied, passes, n_parts):
     lm, rollouts, group_size = tiny_model(tied, family), make_rollouts(LENGTHS), 4 if n_parts == 1 else 8
-    oracle = score_gradients(lm, rollouts, 0.8)
+    oracle = log_gradients(lm, rollouts, 0.8)
     expected = combine(oracle, COEFFICIENTS.tolist())
     groups = [
         combine(g, c.tolist())
         for g, c in zip(cut(oracle, 8 // group_size), COEFFICIENTS.split(group_size), strict=True)
     ]
     fuse_torch(lm)
-    scorer, parts = TokenScorer(lm, 0.8), [pack(part) for part in cut(rollouts, n_parts)]
+    model, parts = PolicyModel(lm, 0.8), [pack(part) for part in cut(rollouts, n_parts)]
     for _ in range(2):  # the second time there is a gradient to add to
-        with as_on_gpu(), GradNorms("exact", passes).score(scorer, lm, parts, group_size) as scores:
-            found = scores.backward(COEFFICIENTS)
+        with as_on_gpu(), GradNorms("exact", passes).measure(model, lm, parts, group_size) as measured:
+            found = measured.backward(COEFFICIENTS)
         torch.testing.assert_close(
-            scores.weights, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-5, atol=0
+            measured.square_norms, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-5, atol=0
         )
         torch.testing.assert_close(found, torch.tensor([square_norm(g) for g in groups]).double(), rtol=1e-5, atol=0)
     error = {name: p.grad.double() - 2 * expected[name] for name, p in lm.named_parameters()}
@@ -78,11 +78,11 @@ def test_norms_and_gradients_are_the_oracles(family, tied, passes, n_parts):
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_sketch_is_that_of_a_cpu(tied):
     lm, packed = tiny_model(tied), pack(make_rollouts(LENGTHS))
-    sketch, scorer = GradNorms("sketch", "one"), TokenScorer(lm, 1.0)
-    with sketch.score(scorer, lm, [packed], 4) as scores:
-        expected = scores.weights
-    with as_on_gpu(), sketch.score(scorer, lm, [packed], 4) as scores:
-        torch.testing.assert_close(scores.weights, expected, rtol=1e-4, atol=0)
+    sketch, model = GradNorms("sketch", "one"), PolicyModel(lm, 1.0)
+    with sketch.measure(model, lm, [packed], 4) as measured:
+        expected = measured.square_norms
+    with as_on_gpu(), sketch.measure(model, lm, [packed], 4) as measured:
+        torch.testing.assert_close(measured.square_norms, expected, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("lengths", [(40,) * 6, (40, 37, 50, 41, 60, 52)])
@@ -119,17 +119,17 @@ def test_gradients_of_many_groups_are_added_up_together(lengths):
 
 def test_fused_layers_compute_the_same_and_capture_gives_them_back():
     lm, packed = tiny_model(tied=True), pack(make_rollouts(LENGTHS))
-    scorer = TokenScorer(lm, 1.0)
-    plain = scorer(packed).logprobs
+    model = PolicyModel(lm, 1.0)
+    plain = model(packed).logprobs
     fuse_torch(lm)
-    fused = scorer(packed).logprobs
+    fused = model(packed).logprobs
     torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
     own_forwards = {name: vars(module).get("forward") for name, module in lm.named_modules()}
     assert any(own_forwards.values())
     with as_on_gpu(), capture(lm, packed.segments, packed.target_segments):
         pass
     assert {name: vars(module).get("forward") for name, module in lm.named_modules()} == own_forwards
-    assert torch.equal(scorer(packed).logprobs, fused)
+    assert torch.equal(model(packed).logprobs, fused)
     fused.sum().backward()
     own = {name: p.grad.clone() for name, p in lm.named_parameters()}
     lm.zero_grad()
@@ -144,7 +144,7 @@ def test_the_residual_stream_is_in_autocasts_precision():
     fuse_torch(lm)
     lm.model.layers[1].register_forward_pre_hook(lambda _, args: seen.append(args[0].dtype))
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        TokenScorer(lm, 1.0)(packed)
+        PolicyModel(lm, 1.0)(packed)
         with as_on_gpu(), capture(lm, packed.segments, packed.target_segments):
             lm.model(packed.input_ids, position_ids=packed.position_ids, use_cache=False)
     assert seen == [torch.bfloat16] * 2
@@ -173,7 +173,7 @@ def test_what_a_backward_pass_recomputes_is_not_rounded_again(monkeypatch):
 
     lm, packed, made = tiny_model(tied=False), pack(make_rollouts(LENGTHS)), []
     lm.gradient_checkpointing_enable({"use_reentrant": False})
-    scorer, original, differentiate = TokenScorer(lm, 1.0), precision.autocast, measure._differentiate
+    model, original, differentiate = PolicyModel(lm, 1.0), precision.autocast, measure._differentiate
     matrices = {p.untyped_storage()._cdata: name for name, p in lm.named_parameters() if p.dim() == 2}
 
     def counted(x):
@@ -189,8 +189,8 @@ def test_what_a_backward_pass_recomputes_is_not_rounded_again(monkeypatch):
     monkeypatch.setattr(measure, "_differentiate", elsewhere)
     with torch.autocast("cpu", torch.bfloat16), rounded_once():
         for _ in range(2):
-            with GradNorms("exact", "one").score(scorer, lm, [packed], 4) as scores:
-                assert scores.weights.isfinite().all()
+            with GradNorms("exact", "one").measure(model, lm, [packed], 4) as measured:
+                assert measured.square_norms.isfinite().all()
     layers = [name for name in matrices.values() if "embed_tokens" not in name]
     assert sorted(made) == sorted(layers)
 

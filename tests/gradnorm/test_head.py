@@ -16,11 +16,11 @@ def test_slices_give_the_scores_and_gradients_of_the_whole(monkeypatch, rows_at_
     picked = logprobs.gather(1, targets[:, None]).squeeze(1)
     expected = torch.autograd.grad((g * picked).sum(), (h, layer.weight))
     monkeypatch.setattr(head, "SLICE", rows_at_once * len(h))
-    scores = head.head_scores(layer, h, targets, temperature)
-    gradients = torch.autograd.grad((g * scores.logprobs).sum(), (h, layer.weight))
-    torch.testing.assert_close(scores.logprobs, picked, rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(scores.entropy, -(logprobs.exp() * logprobs).sum(1), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(scores.collision, logprobs.exp().square().sum(1), rtol=1e-4, atol=1e-6)
+    found = head.head_statistics(layer, h, targets, temperature)
+    gradients = torch.autograd.grad((g * found.logprobs).sum(), (h, layer.weight))
+    torch.testing.assert_close(found.logprobs, picked, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found.entropy, -(logprobs.exp() * logprobs).sum(1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.collision, logprobs.exp().square().sum(1), rtol=1e-4, atol=1e-6)
     for found, wanted in zip(gradients, expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 

@@ -2,18 +2,18 @@
 
 import pytest
 import torch
-from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, log_gradients, make_rollouts, square_norm, tiny_model
 from torch import nn
 from transformers.models.exaone4.modeling_exaone4 import Exaone4RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm, Gemma3TextScaledWordEmbedding
 from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 from transformers.pytorch_utils import Conv1D
 
+from oblr.batch.packing import pack
 from oblr.gradnorm import kinds
 from oblr.gradnorm.axes import token_axis
 from oblr.gradnorm.capture import capture
-from oblr.packing import pack
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 LENGTHS, TEMPERATURE = (1, 5, 17, 3, 40, 8, 2, 1), 0.7
 
@@ -67,11 +67,11 @@ def test_norms_and_gradients_are_those_of_autograd(change):
     change(lm)
     for p in lm.parameters():
         p.data += 0.05 * torch.randn_like(p)
-    oracle = score_gradients(lm, rollouts, TEMPERATURE)
-    packed, scorer = pack(rollouts), TokenScorer(lm, TEMPERATURE)
-    plain = scorer(packed).logprobs
+    oracle = log_gradients(lm, rollouts, TEMPERATURE)
+    packed, model = pack(rollouts), PolicyModel(lm, TEMPERATURE)
+    plain = model(packed).logprobs
     with capture(lm, packed.segments, packed.target_segments, "record") as tape:
-        captured = scorer(packed).logprobs
+        captured = model(packed).logprobs
         captured.sum().backward()
     assert (captured - plain).abs().max() < 1e-5
     expected = torch.tensor([square_norm(g) for g in oracle])

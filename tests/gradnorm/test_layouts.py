@@ -4,15 +4,15 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import FAMILIES, VOCAB, adapt, combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import FAMILIES, VOCAB, adapt, combine, log_gradients, make_rollouts, square_norm, tiny_model
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from oblr.batch.packing import pack
+from oblr.batch.segments import cut
 from oblr.gradnorm import head
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
-from oblr.policy.model import TokenScorer
-from oblr.segments import cut
+from oblr.policy.model import PolicyModel
 
 
 @st.composite
@@ -56,8 +56,8 @@ def test_every_layout_equals_the_oracle(lm, group_size, n_groups, longest, passe
     count = group_size * n_groups
     lengths = data.draw(st.lists(st.integers(1, longest), min_size=count, max_size=count))
     coefficients = torch.linspace(-1, 1.3, count)
-    rollouts, scorer = make_rollouts(lengths), TokenScorer(lm, 0.8)
-    oracle = score_gradients(lm, rollouts, 0.8)
+    rollouts, model = make_rollouts(lengths), PolicyModel(lm, 0.8)
+    oracle = log_gradients(lm, rollouts, 0.8)
     expected = combine(oracle, coefficients.tolist())
     groups = [
         combine(g, c.tolist()) for g, c in zip(cut(oracle, n_groups), coefficients.split(group_size), strict=True)
@@ -67,9 +67,9 @@ def test_every_layout_equals_the_oracle(lm, group_size, n_groups, longest, passe
     parts = [pack(part) for part in (cut(rollouts, min(n_parts, count)) if n_groups == 1 else [rollouts])]
     with (
         mock.patch.object(head, "SLICE", logits_at_once),
-        GradNorms("exact", passes).score(scorer, lm, parts, group_size) as scores,
+        GradNorms("exact", passes).measure(model, lm, parts, group_size) as measured,
     ):
-        group_norms = scores.backward(coefficients)
+        group_norms = measured.backward(coefficients)
 
     norms = torch.tensor([square_norm(g) for g in oracle]).double()
     found = {name: p.grad for name, p in lm.named_parameters() if p.requires_grad}
@@ -77,7 +77,7 @@ def test_every_layout_equals_the_oracle(lm, group_size, n_groups, longest, passe
     note(f"{lm.config}, {lengths}: gradient off by {error**0.5:.1e}")
     assert found.keys() == expected.keys()
     assert error**0.5 < 1e-5
-    torch.testing.assert_close(scores.weights, norms, rtol=1e-5, atol=0)
+    torch.testing.assert_close(measured.square_norms, norms, rtol=1e-5, atol=0)
     torch.testing.assert_close(group_norms, torch.tensor([square_norm(g) for g in groups]).double(), rtol=1e-5, atol=0)
 
 
@@ -86,7 +86,7 @@ def test_neither_order_nor_budget_nor_passes_change_gradient_or_norms_of_groups(
     lm, group_size = tiny_model(tied), 4
     rollouts = make_rollouts([3, 9, 1, 4, 12, 2, 5, 5, 60, 6, 6, 6, 1, 30, 2, 8])
     coefficients, groups = torch.linspace(-1, 1.3, 16), torch.arange(16).view(4, 4)
-    scorer = TokenScorer(lm, 1.0)
+    model = PolicyModel(lm, 1.0)
 
     def gradient_and_norms(passes, micro_batches):
         """Each micro-batch is some groups' sequences and the number of parts that they are cut into."""
@@ -94,8 +94,8 @@ def test_neither_order_nor_budget_nor_passes_change_gradient_or_norms_of_groups(
         norms = torch.zeros(4, dtype=torch.float64)
         for members, n_parts in micro_batches:
             parts = [pack([rollouts[i] for i in part]) for part in cut(members, n_parts)]
-            with GradNorms("exact", passes).score(scorer, lm, parts, group_size) as scores:
-                norms[[i // group_size for i in members[::group_size]]] = scores.backward(coefficients[members])
+            with GradNorms("exact", passes).measure(model, lm, parts, group_size) as measured:
+                norms[[i // group_size for i in members[::group_size]]] = measured.backward(coefficients[members])
         return torch.cat([p.grad.flatten().double() for p in lm.parameters()]), norms
 
     gradient, norms = gradient_and_norms("two", [(list(range(16)), 1)])

@@ -5,17 +5,18 @@ import weakref
 
 import pytest
 import torch
-from conftest import combine, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, log_gradients, make_rollouts, square_norm, tiny_model
 from torch import nn
 
 from oblr.baselines.leave_one_out import leave_one_out_means
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.errors import SettingError
 from oblr.gradnorm import head, measure
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.policy.loading import checkpoint_blocks
-from oblr.policy.model import TokenScorer
-from oblr.types import Completion, Problem, Rollout
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion, Problem
 
 
 @pytest.fixture(params=["whole", "sliced"], autouse=True)
@@ -33,10 +34,10 @@ ALL_TIERS = ["exact", "sketch", "logit", "length", "uniform"]
 def run(gradnorm, lm, rollouts, step=0, temperature=1.0):
     """(weights, gradient, norms of groups of four) of one micro-batch."""
     lm.zero_grad()
-    scorer = TokenScorer(lm, temperature)
-    with gradnorm.score(scorer, lm, [pack(rollouts)], 4, step) as scores:
-        groups = scores.backward(COEFFICIENTS[: len(rollouts)])
-    return scores.weights, {name: p.grad.clone() for name, p in lm.named_parameters() if p.requires_grad}, groups
+    model = PolicyModel(lm, temperature)
+    with gradnorm.measure(model, lm, [pack(rollouts)], 4, step) as measured:
+        groups = measured.backward(COEFFICIENTS[: len(rollouts)])
+    return measured.square_norms, {name: p.grad.clone() for name, p in lm.named_parameters() if p.requires_grad}, groups
 
 
 @pytest.mark.parametrize("tier", ALL_TIERS)
@@ -44,7 +45,7 @@ def run(gradnorm, lm, rollouts, step=0, temperature=1.0):
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_gradient_and_the_norms_of_groups_are_exact_in_every_tier(tier, passes, tied):
     lm, rollouts = tiny_model(tied), make_rollouts(LENGTHS)
-    oracle = score_gradients(lm, rollouts, 1.0)
+    oracle = log_gradients(lm, rollouts, 1.0)
     expected = combine(oracle, COEFFICIENTS.tolist())
     parts = [combine(oracle[s], COEFFICIENTS[s].tolist()) for s in (slice(0, 4), slice(4, 8))]
     weights, gradient, groups = run(GradNorms(tier, passes), lm, rollouts)
@@ -91,24 +92,24 @@ def test_the_estimator_is_exactly_unbiased_in_every_tier(tier):
         Rollout(Problem("", "", ""), [1, 2, 3], Completion([token], [0.0], True), "", 0.0) for token in range(choices)
     ]
     rewards = torch.tensor([1.0, 0.0, 0.3, 0.0, 0.8, 0.1], dtype=torch.float64)
-    logprobs = TokenScorer(lm, 1.0)(pack(responses)).logprobs.detach().double()
+    logprobs = PolicyModel(lm, 1.0)(pack(responses)).logprobs.detach().double()
     probabilities = logprobs.softmax(0)  # a policy over these responses alone
-    scores = torch.stack(
-        [torch.cat([g.flatten() for g in gradient.values()]) for gradient in score_gradients(lm, responses, 1.0)]
+    gradients = torch.stack(
+        [torch.cat([g.flatten() for g in gradient.values()]) for gradient in log_gradients(lm, responses, 1.0)]
     ).double()
-    scores = scores - probabilities @ scores
-    with GradNorms(tier, "two").score(TokenScorer(lm, 1.0), lm, [pack(responses)], choices) as scored:
-        weights = scored.weights
+    gradients = gradients - probabilities @ gradients
+    with GradNorms(tier, "two").measure(PolicyModel(lm, 1.0), lm, [pack(responses)], choices) as measured:
+        weights = measured.square_norms
 
-    expected = (probabilities * rewards) @ scores
+    expected = (probabilities * rewards) @ gradients
     average, pooled = torch.zeros_like(expected), torch.zeros_like(expected)
     for triple in itertools.product(range(choices), repeat=group_size):
         index = torch.tensor(triple)
         baseline = leave_one_out_means(rewards[index][None], weights[index][None])[0]
         own_included = (weights[index] * rewards[index]).sum() / weights[index].sum()
         chance = probabilities[index].prod() / group_size
-        average += chance * ((rewards[index] - baseline) @ scores[index])
-        pooled += chance * ((rewards[index] - own_included) @ scores[index])
+        average += chance * ((rewards[index] - baseline) @ gradients[index])
+        pooled += chance * ((rewards[index] - own_included) @ gradients[index])
     assert (average - expected).norm() / expected.norm() < 1e-10
     assert (pooled - expected).norm() / expected.norm() > 0.05
 
@@ -129,10 +130,10 @@ def test_nothing_is_left_in_memory(monkeypatch, tier, passes, used):
     monkeypatch.setattr(measure, "capture", watched)
     gc.disable()
     try:
-        with GradNorms(tier, passes).score(TokenScorer(lm, 1.0), lm, [packed], 4) as scores:
+        with GradNorms(tier, passes).measure(PolicyModel(lm, 1.0), lm, [packed], 4) as measured:
             if used:
-                scores.backward(COEFFICIENTS)
-        del scores
+                measured.backward(COEFFICIENTS)
+        del measured
         assert tapes
         assert not any(tape() for tape in tapes)
     finally:
@@ -156,7 +157,7 @@ def test_activation_checkpointing(passes, tied, every):
 @pytest.mark.parametrize("tied", [True, False])
 def test_bfloat16_norms_are_right_to_one_percent(tied):
     lm, rollouts = tiny_model(tied).bfloat16(), make_rollouts(LENGTHS)
-    oracle = [square_norm(g) for g in score_gradients(lm, rollouts, 1.0)]
+    oracle = [square_norm(g) for g in log_gradients(lm, rollouts, 1.0)]
     weights, _, _ = run(GradNorms("exact", "one"), lm, rollouts)
     torch.testing.assert_close(weights, torch.tensor(oracle).double(), rtol=1e-2, atol=0)
 
@@ -181,7 +182,7 @@ def test_adapters_on_a_frozen_base(passes):
     for layer in lm.model.layers:
         layer.self_attn.q_proj = LowRank(layer.self_attn.q_proj)
         layer.mlp.down_proj = LowRank(layer.mlp.down_proj)
-    oracle = score_gradients(lm, rollouts, 1.0)
+    oracle = log_gradients(lm, rollouts, 1.0)
     weights, gradient, _ = run(GradNorms("exact", passes), lm, rollouts)
     torch.testing.assert_close(weights, torch.tensor([square_norm(g) for g in oracle]).double(), rtol=1e-5, atol=0)
     assert gradient.keys() == oracle[0].keys()
@@ -201,7 +202,7 @@ def test_bad_settings(settings, name):
 def test_autocast_computes_in_bfloat16_on_float32_weights(passes, tied):
     lm, rollouts = tiny_model(tied), make_rollouts(LENGTHS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        oracle = score_gradients(lm, rollouts, 1.0)
+        oracle = log_gradients(lm, rollouts, 1.0)
         weights, gradient, groups = run(GradNorms("exact", passes), lm, rollouts)
     full_precision = run(GradNorms("exact", passes), lm, rollouts)[0]
     expected = combine(oracle, COEFFICIENTS.tolist())

@@ -5,9 +5,9 @@ import torch
 from conftest import make_rollouts, tiny_model
 from ghost_clipping import GhostClipping
 
+from oblr.batch.packing import pack
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1])
 
@@ -16,8 +16,8 @@ COEFFICIENTS = torch.tensor([0.5, -1.0, 2.0, 0.1])
 @pytest.mark.parametrize("passes", ["one", "two"])
 def test_norms_and_gradient_are_those_of_ghost_clipping(passes):
     rollouts, lm, theirs = make_rollouts([5, 17, 1, 40]), tiny_model(tied=False), tiny_model(tied=False)
-    with GradNorms("exact", passes).score(TokenScorer(lm, 1.0), lm, [pack(rollouts)], 4) as scores:
-        scores.backward(COEFFICIENTS)
+    with GradNorms("exact", passes).measure(PolicyModel(lm, 1.0), lm, [pack(rollouts)], 4) as measured:
+        measured.backward(COEFFICIENTS)
 
     rows = [torch.tensor(r.prompt_ids + r.completion.token_ids) for r in rollouts]
     padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -25,7 +25,7 @@ def test_norms_and_gradient_are_those_of_ghost_clipping(passes):
     peer = GhostClipping(theirs)
     norms = peer.update(lambda: peer.logprobs(padded, first, end), lambda _: COEFFICIENTS)
 
-    torch.testing.assert_close(scores.weights.float(), norms, rtol=1e-5, atol=0)
+    torch.testing.assert_close(measured.square_norms.float(), norms, rtol=1e-5, atol=0)
     expected = dict(theirs.named_parameters())
     for name, p in lm.named_parameters():
         error = (p.grad - expected[name].grad).norm() / expected[name].grad.norm()

@@ -11,10 +11,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.losses.base import Normalise
 from oblr.losses.policy_gradient import Ratio
-from oblr.types import ResponseTokens
 
 N, G = 5, 4
 
@@ -445,7 +445,7 @@ def test_a_baseline_is_weighted_by_the_square_of_what_multiplies_the_score(norma
     sequences, behaviour = torch.tensor([0, 0, 1, 1, 1, 1]), torch.zeros(2, dtype=torch.float64)
     tokens = ResponseTokens(logs, torch.ones(6, dtype=torch.float64), sequences, behaviour, torch.tensor([2, 4]), 2)
     chosen = loss(("policy_gradient", ("ratio", "sequence"), ("normalise", normalise)))
-    assert chosen.weights(tokens, torch.tensor([3.0, 5.0])).tolist() == pytest.approx(expected)
+    assert chosen.reward_weights(tokens, torch.tensor([3.0, 5.0])).tolist() == pytest.approx(expected)
 
 
 # --- what is special to some ----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from scipy import stats
 
 from callbacks.evaluation import HeldOutEvaluation
 from callbacks.summary import held_out_cells, summary_table
+from oblr.batch.types import Sampling
 from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.measures import differences, measure
 from oblr.metrics.accuracy import ProblemAccuracy, quantile, student, wilson
@@ -19,7 +20,6 @@ from oblr.record.curves import read_curves
 from oblr.record.figures import outcome
 from oblr.record.logger import RunRecord
 from oblr.record.tags import FIRST, first
-from oblr.types import Sampling
 
 RANGES = {
     "partial": (0.0, 0.1, 1.0, 1.1),

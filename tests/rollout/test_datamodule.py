@@ -10,7 +10,7 @@ from oblr.data.procedural import ReasoningGymProblems
 from oblr.data.shuffled import Shuffled
 from oblr.errors import EngineDiedError, SettingError
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.datamodule import RolloutDataModule
@@ -110,7 +110,7 @@ def in_a_run(**changes):
     """A data module with an engine and the policy's weights, at the first step."""
     data = make(**changes)
     data.trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
+    data.weights = PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights
     data.setup("fit")
     return data
 

@@ -8,11 +8,13 @@ import pytest
 import torch
 from conftest import POCKET, ROOT, adapt, wide
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, Sampling
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import StaleEngineError
-from oblr.packing import pack
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion, Problem
 from oblr.record.curves import read_curves
 from oblr.rewards.answer import BoxedFormat
 from oblr.rewards.math import MathReward
@@ -22,7 +24,6 @@ from oblr.rollout.hf import HFEngine
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Problem, Rollout, Sampling
 
 PARAMS = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 
@@ -69,57 +70,57 @@ def seeds_of(prompts, seed):
     return [derived_seed(seed, q) for q in range(len(prompts))]
 
 
-def largest_gap(scorer, engine, problems, tokenizer, temperature):
+def largest_gap(model, engine, problems, tokenizer, temperature):
     prompts = [tokenizer.encode(p.prompt) for p in problems]
     groups = engine.generate(prompts, sampling(tokenizer, temperature=temperature), seeds_of(prompts, 1))
     packed = pack(
         [Rollout(p, ids, c, "", 0.0) for p, ids, group in zip(problems, prompts, groups, strict=True) for c in group]
     )
     with torch.no_grad():
-        return (scorer(packed)[0] - packed.behaviour_logprobs).abs().max().item()
+        return (model(packed)[0] - packed.behaviour_logprobs).abs().max().item()
 
 
 @pytest.mark.parametrize("temperature", [0.6, *wide(1.0)])
 def test_logprobs_are_the_policys_before_and_after_every_sync(setting, problems, temperature):
     engine, folder = setting
     tokenizer = load_tokenizer(folder)
-    scorer = TokenScorer(load_model(folder, "float32"), temperature)
-    assert ("lm_head.weight" in dict(scorer.weights())) == ("untied" in folder)
-    engine.sync(scorer.weights(), 1)
-    assert largest_gap(scorer, engine, problems, tokenizer, temperature) < 1e-3
+    model = PolicyModel(load_model(folder, "float32"), temperature)
+    assert ("lm_head.weight" in dict(model.weights())) == ("untied" in folder)
+    engine.sync(model.weights(), 1)
+    assert largest_gap(model, engine, problems, tokenizer, temperature) < 1e-3
     for version in (2, 3):
         torch.manual_seed(version)
         if version == 2:
-            for p in scorer.parameters():
+            for p in model.parameters():
                 p.data += 0.03 * torch.randn_like(p)
         else:
-            adapt(scorer.lm)
-        assert largest_gap(scorer, engine, problems, tokenizer, temperature) > 0.1  # the engine is stale
-        engine.sync(scorer.weights(), version)
+            adapt(model.lm)
+        assert largest_gap(model, engine, problems, tokenizer, temperature) > 0.1  # the engine is stale
+        engine.sync(model.weights(), version)
         assert engine.weight_version == version
-        assert largest_gap(scorer, engine, problems, tokenizer, temperature) < 1e-3
+        assert largest_gap(model, engine, problems, tokenizer, temperature) < 1e-3
 
 
 def test_more_prompts_than_a_forward_pass_takes(setting):
     """vLLM would compute a part of a prompt, and fail on a CPU of what it then draws in vain."""
     engine, folder = setting
-    scorer = TokenScorer(load_model(folder, "float32"), 1.0)
-    engine.sync(scorer.weights(), 5)
+    model = PolicyModel(load_model(folder, "float32"), 1.0)
+    engine.sync(model.weights(), 5)
     generator = torch.Generator().manual_seed(1)
-    prompts = torch.randint(1, scorer.lm.config.vocab_size, (90, 100), generator=generator).tolist()
+    prompts = torch.randint(1, model.lm.config.vocab_size, (90, 100), generator=generator).tolist()
     asked = sampling(load_tokenizer(folder), n=1)
     groups = engine.generate(prompts, replace(asked, max_new_tokens=4), seeds_of(prompts, 1))
     problem = Problem("", "", "")
     packed = pack([Rollout(problem, ids, one, "", 0.0) for ids, (one,) in zip(prompts, groups, strict=True)])
     with torch.no_grad():
-        assert (scorer(packed)[0] - packed.behaviour_logprobs).abs().max() < 1e-3
+        assert (model(packed)[0] - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("kept", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
 def test_of_the_likeliest_token_alone_a_sample_is_greedy(setting, problems, kept):
     engine, folder = setting
     tokenizer = load_tokenizer(folder)
-    engine.sync(TokenScorer(load_model(folder, "float32"), 1.0).weights(), 9)
+    engine.sync(PolicyModel(load_model(folder, "float32"), 1.0).weights(), 9)
     prompts = [tokenizer.encode(p.prompt) for p in problems]
 
     def sampled(temperature, **changes):
@@ -134,7 +135,7 @@ def test_of_the_likeliest_token_alone_a_sample_is_greedy(setting, problems, kept
 def test_completions(setting, problems):
     engine, folder = setting
     tokenizer = load_tokenizer(folder)
-    engine.sync(TokenScorer(load_model(folder, "float32"), 1.0).weights(), 4)
+    engine.sync(PolicyModel(load_model(folder, "float32"), 1.0).weights(), 4)
     prompts = [tokenizer.encode(p.prompt) for p in problems]
     random_state = torch.get_rng_state()
     first = engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 3))
@@ -154,7 +155,7 @@ def test_completions(setting, problems):
 def test_a_thread_scores_rewards_beside_the_running_engine(setting, problems):
     engine, folder = setting
     tokenizer = load_tokenizer(folder)
-    engine.sync(TokenScorer(load_model(folder, "float32"), 1.0).weights(), 4)
+    engine.sync(PolicyModel(load_model(folder, "float32"), 1.0).weights(), 4)
     prompts = [tokenizer.encode(p.prompt) for p in problems]
     before = engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 3))
     surds = [Problem(str(n), "?", rf"2\sqrt{{{n}}}") for n in (2, 3, 5)]
@@ -172,8 +173,8 @@ def test_a_seed_for_each_prompt(setting, problems, temperature):
     """Neither company nor order nor the number of tries matters; what is drawn has the policy's probabilities."""
     engine, folder = setting
     tokenizer = load_tokenizer(folder)
-    scorer = TokenScorer(load_model(folder, "float32"), temperature)
-    engine.sync(scorer.weights(), 4)
+    model = PolicyModel(load_model(folder, "float32"), temperature)
+    engine.sync(model.weights(), 4)
     prompts, seeds = [tokenizer.encode(p.prompt) for p in problems], [2**62 + 10 * i for i in range(len(problems))]
     random_state = torch.get_rng_state()
     together = engine.generate(prompts, sampling(tokenizer, 4, temperature), seeds)
@@ -196,7 +197,7 @@ def test_a_seed_for_each_prompt(setting, problems, temperature):
     )
     packed = pack([Rollout(p, x, c, "", 0.0) for p, x, g in zip(problems, prompts, together, strict=True) for c in g])
     with torch.no_grad():
-        assert (scorer(packed)[0] - packed.behaviour_logprobs).abs().max().item() < 1e-3
+        assert (model(packed)[0] - packed.behaviour_logprobs).abs().max().item() < 1e-3
 
 
 def test_a_stale_engine_does_not_generate(setting):
@@ -209,7 +210,7 @@ def test_a_stale_engine_does_not_generate(setting):
 
 def test_a_sync_holds_few_weights_at_a_time(setting):
     engine, folder = setting
-    whole = dict(TokenScorer(load_model(folder, "float32"), 1.0).weights())
+    whole = dict(PolicyModel(load_model(folder, "float32"), 1.0).weights())
     alive, most = {}, 0
 
     def streamed():

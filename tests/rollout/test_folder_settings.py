@@ -7,17 +7,17 @@ import pytest
 from conftest import POCKET
 from transformers import AutoTokenizer
 
+from oblr.batch.types import Sampling
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Sampling
 
 
 @pytest.mark.parametrize("kind", ["hf", "vllm"])
 def test_a_folders_generation_config_changes_no_sample(tmp_path, kind):
     """A repetition penalty would draw from another distribution than the log-probabilities are of."""
-    tokenizer, scorer = AutoTokenizer.from_pretrained(POCKET), TokenScorer(load_model(str(POCKET), "float32"), 1.0)
+    tokenizer, model = AutoTokenizer.from_pretrained(POCKET), PolicyModel(load_model(str(POCKET), "float32"), 1.0)
     shutil.copytree(POCKET, tmp_path / "plain")
     shutil.copytree(POCKET, tmp_path / "told")
     (digit,) = tokenizer.encode("1")
@@ -27,7 +27,7 @@ def test_a_folders_generation_config_changes_no_sample(tmp_path, kind):
     def sampled(folder):
         engine = HFEngine(folder, "float32") if kind == "hf" else VLLMEngine(folder, "float32", 128)
         engine.start()
-        engine.sync(scorer.weights(), 1)
+        engine.sync(model.weights(), 1)
         sampling = Sampling(8, 1.0, 48, (tokenizer.eos_token_id,))
         (group,) = engine.generate([tokenizer.encode("12 + 3 =\n")], sampling, [0])
         engine.close()

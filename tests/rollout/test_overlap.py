@@ -10,11 +10,11 @@ from conftest import POCKET
 from test_datamodule import chain_sums, in_a_run
 
 from oblr.errors import EngineDiedError
+from oblr.problem import Completion
 from oblr.rewards.answer import AnswerFormat
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.reasoning_gym import ReasoningGymReward
 from oblr.rollout.hf import HFEngine
-from oblr.types import Completion
 
 
 class Marking(ReasoningGymReward):

@@ -7,16 +7,17 @@ import torch
 from conftest import POCKET, wide
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout
 from oblr.errors import StaleEngineError
-from oblr.packing import pack
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion
 from oblr.rollout import vllm as vllm_engine
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.readback import COLUMNS, ROWS, Block, NotedWeights, Part, from_text, to_text
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import random_state
-from oblr.types import Completion, Rollout
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def engine(setting):
 def policy(setting):
     """As it is in its folder; its weights leave in the engine's dtype, as they do under bf16-mixed."""
     engine, folder, _ = setting
-    policy = TokenScorer(load_model(folder, "float32"), 1.0)
+    policy = PolicyModel(load_model(folder, "float32"), 1.0)
     synced(engine, policy, 1)
     return policy
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from test_datamodule import in_a_run
 
+from oblr.batch.types import Sampling
 from oblr.errors import EngineDiedError, GarbledError
+from oblr.problem import Completion
 from oblr.rollout.readback import Block, Part
 from oblr.rollout.replies import ask, check_parts, in_order
-from oblr.types import Completion, Sampling
 
 SAMPLING = Sampling(2, 1.0, 4, (9, 8))
 ENDED, CUT = Completion([1, 2, 9], [-0.5, -1.0, 0.0], True), Completion([1, 2, 3, 4], [-0.5] * 4, False)

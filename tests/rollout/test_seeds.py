@@ -14,13 +14,14 @@ from vllm import SamplingParams
 from vllm.v1.sample import sampler
 
 from callbacks.evaluation import HeldOutEvaluation
+from oblr.batch.types import Sampling
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
+from oblr.problem import Completion
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
-from oblr.types import Completion, Sampling
 
 PROMPTS, GROUP = 6, 3
 
@@ -62,7 +63,7 @@ def step(engine, monkeypatch, epoch, ranks, seed=1):
             max_new_tokens=16,
             seed=seed,
         )
-        data.weights = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights
+        data.weights = PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights
         data.greedy = data.started = True
         for _ in range(epoch):
             list(data.next_problems())
@@ -110,7 +111,7 @@ def test_evaluation_has_seeds_of_its_own(engine, monkeypatch):
     _, training = step(engine, monkeypatch, epoch=0, ranks=1)
     engine.asked.clear()
     data = make(engine="vllm", engines={"vllm": lambda: engine}, max_new_tokens=16)
-    data.weights, data.started = TokenScorer(load_model(str(POCKET), "float32"), 1.0).weights, True
+    data.weights, data.started = PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights, True
     monkeypatch.setattr(RolloutDataModule, "run", Rank(0, 1, 0))
     data.reward_pool.start()
     for rank in range(2):

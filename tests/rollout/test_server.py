@@ -19,7 +19,7 @@ from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 import oblr.rollout.deadline
 from oblr.errors import EngineDiedError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.policy.loading import load_model, load_tokenizer
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.record.curves import read_curves
 from oblr.rollout.client import Refused
 from oblr.rollout.deadline import deadline
@@ -38,11 +38,11 @@ def engine(pocket_server):
 
 
 @pytest.fixture
-def scorer(engine):
+def model(engine):
     """The pocket policy, which the engine has."""
-    scorer = TokenScorer(load_model(str(POCKET), "float32"), 1.0)
-    engine.sync(scorer.weights(), 1)
-    return scorer
+    model = PolicyModel(load_model(str(POCKET), "float32"), 1.0)
+    engine.sync(model.weights(), 1)
+    return model
 
 
 @pytest.fixture
@@ -50,14 +50,14 @@ def tokenizer():
     return load_tokenizer(str(POCKET))
 
 
-def changed(scorer):
+def changed(model):
     torch.manual_seed(1)
-    for p in scorer.parameters():
+    for p in model.parameters():
         p.data += 0.03 * torch.randn_like(p)
-    return scorer
+    return model
 
 
-def test_order_and_company_of_requests_do_not_matter(engine, scorer, problems, tokenizer):  # noqa: F811
+def test_order_and_company_of_requests_do_not_matter(engine, model, problems, tokenizer):  # noqa: F811
     prompts = [tokenizer.encode(p.prompt) for p in problems]
     seeds = seeds_of(prompts, 1)
     together = engine.generate(prompts, sampling(tokenizer), seeds)
@@ -66,49 +66,49 @@ def test_order_and_company_of_requests_do_not_matter(engine, scorer, problems, t
     assert engine.generate([prompts[0]] * 2, sampling(tokenizer), seeds[:2])[1] != together[0]
 
 
-def test_weights_of_another_version_are_found_out(engine, scorer, problems, tokenizer):  # noqa: F811
+def test_weights_of_another_version_are_found_out(engine, model, problems, tokenizer):  # noqa: F811
     engine.server.post("/update_weight_version", new_version="77")
     with pytest.raises(EngineDiedError, match="version 77, not 1"):
-        largest_gap(scorer, engine, problems, tokenizer, 1.0)
+        largest_gap(model, engine, problems, tokenizer, 1.0)
 
 
-def test_altered_weights_are_found_out(engine, scorer, problems, tokenizer):  # noqa: F811
+def test_altered_weights_are_found_out(engine, model, problems, tokenizer):  # noqa: F811
     def altered(value):
-        for name, weight in scorer.weights():
+        for name, weight in model.weights():
             if name == "model.layers.2.mlp.down_proj.weight":
                 weight = weight.clone()
                 weight[0, 0] = value
             yield name, weight
 
     engine.sync(altered(3.0), 2)
-    assert largest_gap(scorer, engine, problems, tokenizer, 1.0) > 0.1
+    assert largest_gap(model, engine, problems, tokenizer, 1.0) > 0.1
     with pytest.raises(Refused, match=r"/update_weights: 500 .*down_proj.weight is not finite"):
         engine.sync(altered(float("nan")), 3)
 
 
-def test_what_it_computes_with_is_read_back(engine, scorer):
+def test_what_it_computes_with_is_read_back(engine, model):
     """Another run, say, may have given it weights of its own."""
-    weights = NotedWeights(scorer.weights(), "float32", 1, 2)
+    weights = NotedWeights(model.weights(), "float32", 1, 2)
     engine.sync(weights, 2)
     weights.compare(engine.read(weights.blocks))
     with torch.no_grad():
-        scorer.lm.model.layers[1].mlp.up_proj.weight *= 1 + 1e-6
-    engine.sync(scorer.weights(), 2)
+        model.lm.model.layers[1].mlp.up_proj.weight *= 1 + 1e-6
+    engine.sync(model.weights(), 2)
     with pytest.raises(StaleEngineError, match=r"has other numbers .* model\.layers\.1\.mlp\.up_proj\.weight$"):
         weights.compare(engine.read(weights.blocks))
 
 
-def test_an_update_that_was_left_open_does_not_spoil_the_next(engine, scorer, problems, tokenizer):  # noqa: F811
-    other = changed(TokenScorer(load_model(str(POCKET), "float32"), 1.0))
+def test_an_update_that_was_left_open_does_not_spoil_the_next(engine, model, problems, tokenizer):  # noqa: F811
+    other = changed(PolicyModel(load_model(str(POCKET), "float32"), 1.0))
     engine.server.post("/start_weight_update")
     some = pieces(other.weights(), 300_001)
     for _ in range(3):
         engine.server.post("/update_weights", update_info=next(some))
-    engine.sync(scorer.weights(), 2)  # as the next run would do
-    assert largest_gap(scorer, engine, problems, tokenizer, 1.0) < 1e-3
+    engine.sync(model.weights(), 2)  # as the next run would do
+    assert largest_gap(model, engine, problems, tokenizer, 1.0) < 1e-3
 
 
-def test_a_cache_of_old_weights_is_dropped_or_refused(engine, scorer, monkeypatch):
+def test_a_cache_of_old_weights_is_dropped_or_refused(engine, model, monkeypatch):
     asked, post = [], engine.server.post
 
     def busy(path, **given):
@@ -118,13 +118,13 @@ def test_a_cache_of_old_weights_is_dropped_or_refused(engine, scorer, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(engine.server, "post", busy)
         with pytest.raises(EngineDiedError, match="keeps a cache of its old weights"):
-            engine.sync(scorer.weights(), 2)
+            engine.sync(model.weights(), 2)
     assert asked[-2:] == ["/finish_weight_update", "/reset_prefix_cache"]
     assert post("/reset_prefix_cache") == {"success": True}
 
 
-def test_half_an_update_is_refused(engine, scorer):
-    names = dict(scorer.weights())
+def test_half_an_update_is_refused(engine, model):
+    names = dict(model.weights())
     del names["model.norm.weight"]
     engine.server.post("/start_weight_update")
     engine.server.post("/update_weights", update_info=next(pieces(names.items(), 300_001)))
@@ -132,18 +132,18 @@ def test_half_an_update_is_refused(engine, scorer):
         engine.server.post("/finish_weight_update", weight_version="9")
 
 
-def test_a_sync_with_a_server_that_hangs_ends_in_time(engine, scorer, problems, tokenizer, monkeypatch):  # noqa: F811
+def test_a_sync_with_a_server_that_hangs_ends_in_time(engine, model, problems, tokenizer, monkeypatch):  # noqa: F811
     monkeypatch.setattr(oblr.rollout.deadline, "GRACE", 600)  # it is interrupted, however busy the machine is
     group = engine.process.process.pid
     os.killpg(group, signal.SIGSTOP)
     start, error = time.monotonic(), SyncTimeoutError("too late")
     with pytest.raises(SyncTimeoutError, match="too late"), deadline(1.0, error):
-        engine.sync(scorer.weights(), 2)
+        engine.sync(model.weights(), 2)
     assert time.monotonic() - start >= 1.0
     os.killpg(group, signal.SIGCONT)
     assert engine.weight_version is None
-    engine.sync(changed(scorer).weights(), 3)
-    assert largest_gap(scorer, engine, problems, tokenizer, 1.0) < 1e-3
+    engine.sync(changed(model).weights(), 3)
+    assert largest_gap(model, engine, problems, tokenizer, 1.0) < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_servers_that_cannot_be_used(engine, settings, message):
 
 @pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two copies of the policy need two GPUs, or none")
 @pytest.mark.servers
-def test_all_copies_of_the_policy_get_new_weights(tmp_path, scorer, problems, tokenizer, monkeypatch):  # noqa: F811
+def test_all_copies_of_the_policy_get_new_weights(tmp_path, model, problems, tokenizer, monkeypatch):  # noqa: F811
     """A server with two GPUs has two, which are processes here; requests are shared out to them."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
     settings = {"gpus": "0,1", "gpu_memory_utilization": 0.4, "transfer": "http"}
@@ -178,13 +178,13 @@ def test_all_copies_of_the_policy_get_new_weights(tmp_path, scorer, problems, to
     copies.arguments += ["--worker-extension-cls", "stale_copy.SpoiledTransfer"]
     copies.start()
     try:
-        other = changed(TokenScorer(load_model(str(POCKET), "float32"), 1.0))
+        other = changed(PolicyModel(load_model(str(POCKET), "float32"), 1.0))
         copies.sync(other.weights(), 1)
         assert largest_gap(other, copies, problems, tokenizer, 1.0) < 1e-3
         metrics = copies.server.text("/metrics")
         tokens = re.findall(r'^vllm:generation_tokens_total{engine="(\d)".* (\S+)$', metrics, re.M)
         assert [engine for engine, count in tokens if float(count) > 0] == ["0", "1"]
-        weights = NotedWeights(scorer.weights(), "float32", 1, 2)
+        weights = NotedWeights(model.weights(), "float32", 1, 2)
         copies.sync(weights, 2)
         weights.compare(copies.read(weights.blocks))
         copies.server.post("/collective_rpc", method="spoil_second_copy")

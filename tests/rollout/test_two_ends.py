@@ -8,15 +8,15 @@ from conftest import POCKET, run_script
 from kept_responses import read_rollouts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from oblr.batch.packing import pack
+from oblr.batch.types import Rollout, Sampling
 from oblr.data.ends import end_tokens
 from oblr.data.procedural import ReasoningGymProblems
-from oblr.packing import pack
 from oblr.policy.loading import load_model
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.record.curves import read_curves
 from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
-from oblr.types import Rollout, Sampling
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>\n{% endif %}{% endfor %}"
 
@@ -41,12 +41,12 @@ def chat(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["hf", "vllm"])
 def test_an_engine_ends_at_either_and_has_the_policys_logprobs(chat, kind):
     folder, turn = chat
-    tokenizer, scorer = AutoTokenizer.from_pretrained(folder), TokenScorer(load_model(folder, "float32"), 1.0)
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), PolicyModel(load_model(folder, "float32"), 1.0)
     ends = end_tokens(folder, tokenizer)
     assert ends == (tokenizer.eos_token_id, turn)
     engine = HFEngine(folder, "float32") if kind == "hf" else VLLMEngine(folder, "float32", 128)
     engine.start()
-    engine.sync(scorer.weights(), 1)
+    engine.sync(model.weights(), 1)
     problems = list(ReasoningGymProblems("chain_sum", 8, 5, "{expression} =\n", {"min_terms": 3, "max_terms": 3}))
     prompts = [tokenizer.encode(problem.prompt) for problem in problems]
     groups = engine.generate(prompts, Sampling(8, 1.0, 64, ends), range(0, 800, 100))
@@ -61,7 +61,7 @@ def test_an_engine_ends_at_either_and_has_the_policys_logprobs(chat, kind):
     assert not any(set(ids[:-1]) & set(ends) for ids in finished)
     packed = pack(rollouts)
     with torch.no_grad():
-        assert (scorer(packed)[0] - packed.behaviour_logprobs).abs().max() < 1e-3
+        assert (model(packed)[0] - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
 def test_a_run_and_an_evaluation_end_at_either(chat, tmp_path):

@@ -1,11 +1,11 @@
 import pytest
 
+from oblr.batch.types import Moments
 from oblr.schedules.annealed import AnnealedSchedule
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.decay import LinearSchedule
 from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
-from oblr.types import Moments
 
 STEPS = [Moments(4, square, 3 * square) for square in (3.0, 8.0, 2.0, 40.0, 7.0)]
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
+from oblr.batch.types import Moments
 from oblr.errors import SettingError
 from oblr.schedules.decay import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
-from oblr.types import Moments
 
 MOMENTS = Moments(1, 0.0, 0.0)
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
+from oblr.batch.types import Moments
 from oblr.errors import SettingError
 from oblr.schedules.noise import NoiseSchedule
-from oblr.types import Moments
 
 
 def rates(schedule, squares):

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from oblr.batch.types import Moments
 from oblr.errors import SettingError
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.snr import SNREstimates, SNRSchedule
-from oblr.types import Moments
 
 
 def sample_moments(mean: torch.Tensor, n: int, generator: torch.Generator) -> Moments:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-#: advantages [N, G] of N groups from rewards, squared score norms and lengths [N, G]
+#: advantages [N, G] of N groups from rewards, squared gradient norms and lengths [N, G]
 Advantages = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -32,7 +32,7 @@ class Laboratory:
         return (self.features @ theta).log_softmax(1)[..., None]
 
     @property
-    def token_scores(self) -> Tensor:
+    def token_gradients(self) -> Tensor:
         """Their gradients [P, K, T, D]."""
         return centred(self.features, self.probabilities)[:, :, None]
 
@@ -42,13 +42,13 @@ class Laboratory:
         return self.token_logs(self.theta).sum(-1).exp()
 
     @property
-    def scores(self) -> Tensor:
+    def gradients(self) -> Tensor:
         """``∇ log π(a|q)`` [P, K, D]."""
-        return self.token_scores.sum(2)
+        return self.token_gradients.sum(2)
 
     @property
     def square_norms(self) -> Tensor:
-        return self.scores.square().sum(-1)
+        return self.gradients.square().sum(-1)
 
     def objective(self, theta: Tensor) -> Tensor:
         """``J``, the expected reward."""
@@ -57,7 +57,7 @@ class Laboratory:
     @property
     def prompt_gradients(self) -> Tensor:
         """``∇J`` of each prompt alone, [P, D]."""
-        return ((self.probabilities * self.rewards)[..., None] * self.scores).sum(1)
+        return ((self.probabilities * self.rewards)[..., None] * self.gradients).sum(1)
 
     @property
     def gradient(self) -> Tensor:
@@ -82,7 +82,7 @@ class Laboratory:
         """``g_q = (1/G) Σ_i [A_i ∇ log π(o_i|q) − β v_i]`` of each group, [N, D]."""
         at = (prompts[:, None], responses)
         coefficients = advantages(self.rewards[at], self.square_norms[at], self.lengths[at])
-        return (coefficients[..., None] * self.scores[at] - self.penalties[at]).mean(1)
+        return (coefficients[..., None] * self.gradients[at] - self.penalties[at]).mean(1)
 
     def prompts_of(self, rewards: Tensor) -> Tensor:
         """Of groups of those rewards [N, G]: no two prompts share any."""
@@ -126,13 +126,13 @@ class Sequences(Laboratory):
         return torch.stack([self.of_responses(self.next_logs(theta, x).flatten(1)) for x in self.prefixes], 2)
 
     @property
-    def token_scores(self) -> Tensor:
-        scores = []
+    def token_gradients(self) -> Tensor:
+        gradients = []
         for features in self.prefixes:
             chances = self.next_logs(self.theta, features).exp()
             branches = features.view(*chances.shape, -1)
-            scores.append(self.of_responses(centred(branches, chances).flatten(1, 2)))
-        return torch.stack(scores, 2)
+            gradients.append(self.of_responses(centred(branches, chances).flatten(1, 2)))
+        return torch.stack(gradients, 2)
 
     def next_logs(self, theta: Tensor, features: Tensor) -> Tensor:
         """Next-token log-probabilities after every prefix, [P, V^(t-1), V]."""

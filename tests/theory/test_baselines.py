@@ -18,7 +18,7 @@ from oblr.baselines.remax import ReMaxBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
 from oblr.baselines.value import ValueBaseline
-from oblr.types import ResponseTokens
+from oblr.batch.types import ResponseTokens
 
 
 def with_history(baseline):
@@ -86,13 +86,13 @@ def mean_gradient(baseline, lab, states, group_size):
     chances, prompts, responses = zip(*lab.steps(1, group_size), strict=True)
     at = (torch.cat(prompts)[:, None], torch.cat(responses))  # every group there can be, at once
     lengths, none = lab.lengths[at], torch.zeros(at[1].numel()).double()
-    present = torch.arange(lab.token_scores.shape[2]) < lengths[..., None]
+    present = torch.arange(lab.token_gradients.shape[2]) < lengths[..., None]
     sequences = torch.arange(len(none)).repeat_interleave(lengths.flatten())
     energies, hidden = lab.token_energies[at][present], states[at][present]
     tokens = ResponseTokens(energies, energies, sequences, none, lengths.flatten(), group_size, hidden)
     coefficients = baseline(Groups(lab.rewards[at], lab.square_norms[at], lengths, lab.rewards[at], tokens=tokens))
     terms = torch.tensor(chances, dtype=torch.float64)[sequences // group_size] * coefficients / group_size
-    return (terms[:, None] * lab.token_scores[at][present]).sum(0)
+    return (terms[:, None] * lab.token_gradients[at][present]).sum(0)
 
 
 def prefix_states(lab, size=2):
@@ -125,8 +125,8 @@ def test_what_follows_an_ending_changes_nothing():
     lab = Endings()
     assert lab.lengths.unique().tolist() == [1, 2, 3]
     after = torch.arange(3) >= lab.lengths[..., None]
-    assert (lab.token_scores[after] == 0).all()
-    assert (lab.token_scores[~after].norm(dim=1) > 0.01).all()
+    assert (lab.token_gradients[after] == 0).all()
+    assert (lab.token_gradients[~after].norm(dim=1) > 0.01).all()
     gradient = torch.autograd.functional.jacobian(lab.objective, lab.theta)
     torch.testing.assert_close(lab.gradient, gradient, rtol=1e-10, atol=0)
 

@@ -57,7 +57,7 @@ def in_the_loss(lab, ref, kind, beta=BETA):
     """``g_q = (1/G) Σ_i [A_i s_i − β v_i]`` with ``v = Σ_t κ_t ∇ log π_t``."""
     lab, d = copy(lab), lab.token_logs(lab.theta) - lab.token_logs(ref)
     factors = {"k1": torch.ones_like(d), "k2": d, "k3": 1 - (-d).exp()}[kind]
-    lab.penalties = beta * (factors[..., None] * lab.token_scores).sum(2)
+    lab.penalties = beta * (factors[..., None] * lab.token_gradients).sum(2)
     return lab
 
 
@@ -69,7 +69,7 @@ def expectation(lab, values):
 def best_baseline(lab):
     """``b* = E[nR − β⟨s, v⟩]/E[n]`` of each prompt, [P]."""
     n = lab.square_norms
-    numerator = n * lab.rewards - (lab.scores * lab.penalties).sum(2)
+    numerator = n * lab.rewards - (lab.gradients * lab.penalties).sum(2)
     return (lab.probabilities * numerator).sum(1) / (lab.probabilities * n).sum(1)
 
 
@@ -96,7 +96,7 @@ def test_k1_stays_unbiased_on_responses_of_another_policy():
     ref, behaviour = reference(lab), lab.token_logs(reference(lab, seed=4)).sum(2).exp()
     shaped = in_the_reward(lab, ref)
     ratios = lab.probabilities / behaviour
-    values = behaviour[..., None] * (ratios * (shaped.rewards - 0.3))[..., None] * lab.scores
+    values = behaviour[..., None] * (ratios * (shaped.rewards - 0.3))[..., None] * lab.gradients
     close(values.sum(1).mean(0), gradient(penalised(lab, ref), lab.theta))
 
 
@@ -119,7 +119,7 @@ def test_smoothness_of_the_penalised_objective():
     generator = torch.Generator().manual_seed(0)
     for radius in (0.0, 0.3, 1.0, 3.0):
         lab.theta = ref + radius * torch.nn.functional.normalize(torch.randn(3, generator=generator).double(), dim=0)
-        p, s, d = lab.probabilities, lab.scores, log_ratios(lab, ref)
+        p, s, d = lab.probabilities, lab.gradients, log_ratios(lab, ref)
         outer = s[..., :, None] * s[..., None, :]
         fisher = (p[..., None, None] * outer).sum(1)  # of a prompt, and −∇² log π of its responses
         weights = p * (lab.rewards - BETA * d)
@@ -226,7 +226,7 @@ def test_the_optimal_baseline_has_a_cross_term(laboratory, kind, group_size):
         assert noise > least
         assert noise - least == pytest.approx(((0.1 * change) ** 2 * n).mean().item() / group_size, rel=1e-10)
     _, without = penalty.moments(lab.constant(lab.optimal_baseline), group_size=group_size)
-    cross = (lab.probabilities * (lab.scores * penalty.penalties).sum(2)).sum(1)  # β E⟨s, v⟩
+    cross = (lab.probabilities * (lab.gradients * penalty.penalties).sum(2)).sum(1)  # β E⟨s, v⟩
     assert without - least == pytest.approx((cross**2 / n).mean().item() / group_size, rel=1e-10)
     assert without > 1.001 * least
 
@@ -251,7 +251,7 @@ def test_leave_one_out_baselines_stay_unbiased_with_a_penalty_in_the_loss(kind):
     penalty = in_the_loss(lab, reference(lab), kind)
     expected = lab.gradient - expectation(lab, penalty.penalties)
     close(penalty.moments(leave_one_out)[0], expected)
-    effective = lab.rewards - (lab.scores * penalty.penalties).sum(2) / lab.square_norms
+    effective = lab.rewards - (lab.gradients * penalty.penalties).sum(2) / lab.square_norms
 
     def corrected(rewards, weights, _):
         own = (rewards[..., None, None] == lab.rewards).flatten(2).int().argmax(2)
@@ -260,14 +260,14 @@ def test_leave_one_out_baselines_stay_unbiased_with_a_penalty_in_the_loss(kind):
     close(penalty.moments(corrected)[0], expected)
 
 
-def test_the_part_of_the_penalty_across_the_score_no_baseline_removes():
+def test_the_part_of_the_penalty_across_the_gradient_no_baseline_removes():
     """``E‖(R−b)s − βv‖² = E[(R̃ − b)² n] + β² E‖v⊥‖²`` with ``R̃ = R − β⟨s, v⟩/n``; one token has no ``v⊥``."""
     for laboratory in LABORATORIES:
         lab = laboratory()
         penalty = in_the_loss(lab, reference(lab), "k2")
-        n, inner = lab.square_norms, (lab.scores * penalty.penalties).sum(2)
-        across = penalty.penalties - (inner / n)[..., None] * lab.scores
-        total = ((lab.rewards - 0.3)[..., None] * lab.scores - penalty.penalties).square().sum(2)
+        n, inner = lab.square_norms, (lab.gradients * penalty.penalties).sum(2)
+        across = penalty.penalties - (inner / n)[..., None] * lab.gradients
+        total = ((lab.rewards - 0.3)[..., None] * lab.gradients - penalty.penalties).square().sum(2)
         close(total, (lab.rewards - inner / n - 0.3).square() * n + across.square().sum(2))
         assert (across.square().sum(2).max() > 1e-3) == (laboratory is Sequences)
 
@@ -303,7 +303,7 @@ def test_k2_of_whole_responses_is_k1_with_a_baseline_that_ignores_the_penalty(la
     lab = laboratory()
     ref = reference(lab)
     loss = copy(lab)
-    loss.penalties = BETA * log_ratios(lab, ref)[..., None] * lab.scores
+    loss.penalties = BETA * log_ratios(lab, ref)[..., None] * lab.gradients
     shaped, prompts, responses = in_the_reward(lab, ref), torch.tensor([0, 1, 1]), torch.tensor([[0], [1], [2]])
     value = torch.tensor([0.2, 0.6], dtype=torch.float64)
     close(
@@ -342,7 +342,7 @@ def future(lab, ref):
     d = lab.token_logs(lab.theta) - lab.token_logs(ref)
     later = d.flip(2).cumsum(2).flip(2) - d
     whole = gradient(lambda theta: divergence(lab, theta, ref), lab.theta)
-    return expectation(lab, (later[..., None] * lab.token_scores).sum(2)), whole
+    return expectation(lab, (later[..., None] * lab.token_gradients).sum(2)), whole
 
 
 def test_what_per_token_k2_leaves_out_is_the_future():

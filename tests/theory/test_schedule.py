@@ -10,8 +10,8 @@ import torch
 from theory.bound import bound_of_a_step, smoothness
 from theory.laboratory import Laboratory
 
+from oblr.batch.types import Moments
 from oblr.schedules.snr import SNREstimates, shrinkage
-from oblr.types import Moments
 
 
 def test_theorem_4_the_rate_minimises_the_bound():

@@ -1,4 +1,4 @@
-"""Tokens → expressions: the arithmetic of school and university, and nothing that is not understood whole.
+"""Lexemes → expressions: the arithmetic of school and university, and nothing that is not understood whole.
 
 (The parsers of sympy and math-verify read what they know of a text and drop the rest: ``x^2+1!`` is x² + 1 to them.)
 """
@@ -6,9 +6,9 @@
 from fractions import Fraction
 
 from oblr.answers.expressions import LONGEST_POWER, Expression, call, number, symbol, written
-from oblr.answers.tokens import FUNCTIONS, Token, Unreadable
+from oblr.answers.lexer import FUNCTIONS, Lexeme, Unreadable
 
-#: Tokens of an expression: signs and factorials nest without brackets.
+#: Lexemes of an expression: signs and factorials nest without brackets.
 _LONGEST = 150
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉", "|": "|"}
@@ -16,35 +16,35 @@ _BRACKET_FUNCTIONS = {"⌊": "floor", "⌈": "ceil", "|": "abs"}
 _INSIDE_ARGUMENTS = FUNCTIONS - {"frac", "sqrt", "cbrt", "binom"}
 
 
-def parse(tokens: list[Token]) -> Expression:
-    """All of ``tokens`` as one expression.
+def parse(lexemes: list[Lexeme]) -> Expression:
+    """All of ``lexemes`` as one expression.
 
     Raises:
         Unreadable: it is none, or holds something that is not understood.
     """
-    if len(tokens) > _LONGEST:
+    if len(lexemes) > _LONGEST:
         raise Unreadable("too long")
-    parser = _Parser(tokens)
+    parser = _Parser(lexemes)
     expression = parser.sum()
-    if parser.tokens:
-        raise Unreadable(f"{parser.tokens[-1].text} is left")
+    if parser.lexemes:
+        raise Unreadable(f"{parser.lexemes[-1].text} is left")
     return expression
 
 
 class _Parser:
-    """Recursive descent; ``tokens`` are what is left, the next one last."""
+    """Recursive descent; ``lexemes`` are what is left, the next one last."""
 
-    def __init__(self, tokens: list[Token]):
-        self.tokens = tokens[::-1]
+    def __init__(self, lexemes: list[Lexeme]):
+        self.lexemes = lexemes[::-1]
         self.bars = False  # inside an absolute value
         self.closed = False  # a bracket was closed last
 
     def next(self) -> str:
-        return self.tokens[-1].text if self.tokens else ""
+        return self.lexemes[-1].text if self.lexemes else ""
 
     def take(self, *texts: str) -> str:
-        if self.tokens and self.next() in texts and self.tokens[-1].kind in ("mark", "name"):
-            return self.tokens.pop().text
+        if self.lexemes and self.next() in texts and self.lexemes[-1].kind in ("mark", "name"):
+            return self.lexemes.pop().text
         return ""
 
     def sum(self) -> Expression:
@@ -64,8 +64,8 @@ class _Parser:
             if sign := self.take("*", "/"):
                 left = call(sign, left, call("neg", self.power()) if self.take("-") else self.power())
             elif self.begins():
-                factorial = left.op != "number" and [token.text for token in self.tokens[-2:-1]] == ["!"]
-                if self.tokens[-1].kind == "number" and not self.closed and not factorial:
+                factorial = left.op != "number" and [lexeme.text for lexeme in self.lexemes[-2:-1]] == ["!"]
+                if self.lexemes[-1].kind == "number" and not self.closed and not factorial:
                     raise Unreadable("a number after another, with nothing between them")
                 factor = self.closed or self.next() in ("(", "[")
                 left = call("*", left, self.power()) if factor else _side_by_side(left, self.power())
@@ -73,9 +73,9 @@ class _Parser:
                 return left
 
     def begins(self) -> bool:
-        if not self.tokens:
+        if not self.lexemes:
             return False
-        kind, text, _ = self.tokens[-1]
+        kind, text, _ = self.lexemes[-1]
         if kind == "mark":
             return text in ("(", "[", "{", "⌊", "⌈", "π", "∞") or (text == "|" and not self.bars)
         return kind in ("number", "letter", "run", "name") or (kind == "word" and len(text) == 1)
@@ -104,10 +104,10 @@ class _Parser:
             return _with(sign, self.script())
         if self.next() == "{":
             return self.group()
-        return self.power() if self.tokens and self.tokens[-1].kind == "number" else self.atom()
+        return self.power() if self.lexemes and self.lexemes[-1].kind == "number" else self.atom()
 
     def group(self) -> Expression:
-        opening = self.tokens.pop().text
+        opening = self.lexemes.pop().text
         outer, self.bars = self.bars, opening == "|"
         inner = self.sum()
         self.bars = outer
@@ -116,12 +116,12 @@ class _Parser:
         return call(_BRACKET_FUNCTIONS[opening], inner) if opening in _BRACKET_FUNCTIONS else inner
 
     def atom(self) -> Expression:
-        if not self.tokens:
+        if not self.lexemes:
             raise Unreadable("something is missing")
-        kind, text, _ = self.tokens[-1]
+        kind, text, _ = self.lexemes[-1]
         if kind == "mark" and text in _CLOSED_BY:
             return self.group()
-        self.tokens.pop()
+        self.lexemes.pop()
         if kind == "number":
             return self.number(text)
         if kind == "mark" and text in ("π", "∞"):
@@ -129,7 +129,7 @@ class _Parser:
         if kind == "name" and text in FUNCTIONS:
             return self.function(text)
         if kind == "run" and len(text) <= 4:
-            self.tokens += [Token("letter", letter, False) for letter in reversed(text[1:])]
+            self.lexemes += [Lexeme("letter", letter, False) for letter in reversed(text[1:])]
             return self.symbol(text[0])
         if kind in ("letter", "name") or (kind == "word" and len(text) == 1):
             return self.symbol(text)
@@ -145,11 +145,11 @@ class _Parser:
             value += Fraction(int(repeating), 10 ** len(plain.partition(".")[2]) * (10 ** len(repeating) - 1))
         value *= Fraction(10) ** int(power or 0)
         if self.next() in SCALES:
-            value *= 10 ** SCALES[self.tokens.pop().text]
-        if "." not in text and len(self.tokens) >= 3 and self.tokens[-1].spaced:  # 1 2/3
-            over, slash, under = (token.text for token in self.tokens[:-4:-1])
+            value *= 10 ** SCALES[self.lexemes.pop().text]
+        if "." not in text and len(self.lexemes) >= 3 and self.lexemes[-1].spaced:  # 1 2/3
+            over, slash, under = (lexeme.text for lexeme in self.lexemes[:-4:-1])
             if slash == "/" and over.isdecimal() and under.isdecimal() and 0 < int(over) < int(under):
-                del self.tokens[-3:]
+                del self.lexemes[-3:]
                 return number(value + Fraction(int(over), int(under)))
         return number(value, "." in text and not repeating)
 
@@ -161,24 +161,24 @@ class _Parser:
         return symbol(name)
 
     def subscript(self) -> str:
-        if not self.tokens:
+        if not self.lexemes:
             raise Unreadable("no subscript")
         text, depth = "", 0
         while True:
-            if not self.tokens:
+            if not self.lexemes:
                 raise Unreadable("an open subscript")
-            token = self.tokens.pop().text
-            depth += (token == "{") - (token == "}")
-            text += token if token not in "{}" else ""
+            lexeme = self.lexemes.pop().text
+            depth += (lexeme == "{") - (lexeme == "}")
+            text += lexeme if lexeme not in "{}" else ""
             if not depth:
                 return text
 
     def argument(self) -> Expression:
         r"""One of ``\frac``'s: a group, or a single digit or letter."""
-        if self.tokens and self.tokens[-1].kind == "number" and len(text := self.next()) > 1:
+        if self.lexemes and self.lexemes[-1].kind == "number" and len(text := self.next()) > 1:
             if not text.isdecimal():
                 raise Unreadable("a decimal without braces")
-            self.tokens[-1] = Token("number", text[1:], False)
+            self.lexemes[-1] = Lexeme("number", text[1:], False)
             return number(int(text[0]))
         return self.group() if self.next() == "{" else self.atom()
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 from oblr.answers.expressions import Expression, call, number, symbol, written
+from oblr.answers.lexer import Lexeme, Unreadable, enclosed, spelled
 from oblr.answers.parsing import parse
 from oblr.answers.sampling import same_values
 from oblr.answers.structure import Answer, Group, Named, Quantity, Relation, Rounded
-from oblr.answers.tokens import Token, Unreadable, enclosed, spelled
 from oblr.answers.values import within
 
-Read = Callable[[Sequence[Token]], Answer]
+Read = Callable[[Sequence[Lexeme]], Answer]
 #: How far a rounded value may be from the one before ≈.
 ROUGHLY = Fraction(1, 20)
 #: And of a decimal in a chain of equalities.
@@ -23,7 +23,7 @@ _FUNCTIONS = frozenset("fghpFGHPE")
 _ANY = Quantity("", symbol("∞"))
 
 
-def chain(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) -> Answer:
+def chain(members: Sequence[Sequence[Lexeme]], marks: Sequence[str], read: Read) -> Answer:
     """``x = a = b ≈ c``: its name, and its last member, where no two members contradict each other.
 
     Raises:
@@ -60,7 +60,7 @@ def chain(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) 
     return answer if name is None else Named(name, answer)
 
 
-def _named(name: str, members: Sequence[Sequence[Token]], read: Read) -> Answer:
+def _named(name: str, members: Sequence[Sequence[Lexeme]], read: Read) -> Answer:
     value = read(members[1])
     if name.startswith("("):
         return Named(name, value)
@@ -101,7 +101,7 @@ def _solved(one: Expression, other: Expression) -> tuple[str, Expression] | None
     return None
 
 
-def related(members: Sequence[Sequence[Token]], marks: Sequence[str], read: Read) -> Answer:
+def related(members: Sequence[Sequence[Lexeme]], marks: Sequence[str], read: Read) -> Answer:
     """Inequalities, and ``x ∈ …``.
 
     Raises:
@@ -159,75 +159,75 @@ def _roughly(exact: Answer, rounded: Answer) -> bool:
     return within(exact.expression, rounded.expression, ROUGHLY)
 
 
-def _name(tokens: Sequence[Token]) -> str | None:
+def _name(lexemes: Sequence[Lexeme]) -> str | None:
     r"""The name that they are: ``x``, ``m_{\max}``, ``f(x)``, ``(x, y)``, ``AB``, ``\angle ABC``, "area"."""
-    if _arguments(tokens):
-        return spelled(list(tokens))
-    if tokens[0].text == "(" and tokens[-1].text == ")" and len(tokens) > 3:
-        inside = tokens[1:-1]
+    if _arguments(lexemes):
+        return spelled(list(lexemes))
+    if lexemes[0].text == "(" and lexemes[-1].text == ")" and len(lexemes) > 3:
+        inside = lexemes[1:-1]
         if _listed(inside):
-            return spelled(list(tokens))
+            return spelled(list(lexemes))
     if all(
-        token.kind in ("word", "unknown", "letter", "run") or token.text in "_{}" or token.kind == "number"
-        for token in tokens
+        lexeme.kind in ("word", "unknown", "letter", "run") or lexeme.text in "_{}" or lexeme.kind == "number"
+        for lexeme in lexemes
     ):
-        if tokens[0].kind in ("word", "unknown") and tokens[0].text != "\\int":
-            return spelled(list(tokens))
-        if all(token.kind == "run" for token in tokens) and (tokens[0].text.isupper() or len(tokens[0].text) > 4):
-            return spelled(list(tokens))
+        if lexemes[0].kind in ("word", "unknown") and lexemes[0].text != "\\int":
+            return spelled(list(lexemes))
+        if all(lexeme.kind == "run" for lexeme in lexemes) and (lexemes[0].text.isupper() or len(lexemes[0].text) > 4):
+            return spelled(list(lexemes))
     try:
-        expression = parse(list(tokens))
+        expression = parse(list(lexemes))
     except Unreadable:
         return None
     return expression.args[0] if expression.op == "symbol" and expression.symbols() else None
 
 
-def _called(tokens: Sequence[Token], read: Read) -> str | None:
+def _called(lexemes: Sequence[Lexeme], read: Read) -> str | None:
     r"""What nobody works out, as a name: ``f(1982)``, ``f'(2)``, ``P(\text{red})``, ``\gcd(a, b)``."""
-    if tokens[0].kind == "letter" and tokens[-1].text == ")" and _applied(tokens):
-        return spelled(list(tokens))
-    if [tokens[0].text, tokens[-1].text] == ["|", "|"] and len(tokens) == 3 and tokens[1].text.isupper():
-        return spelled(list(tokens))  # how many are in a set, how long a segment is
-    if tokens[0].kind not in ("letter", "run", "word", "unknown", "name") and tokens[0].text not in ("[", "|"):
+    if lexemes[0].kind == "letter" and lexemes[-1].text == ")" and _applied(lexemes):
+        return spelled(list(lexemes))
+    if [lexemes[0].text, lexemes[-1].text] == ["|", "|"] and len(lexemes) == 3 and lexemes[1].text.isupper():
+        return spelled(list(lexemes))  # how many are in a set, how long a segment is
+    if lexemes[0].kind not in ("letter", "run", "word", "unknown", "name") and lexemes[0].text not in ("[", "|"):
         return None
     try:
-        read(tokens)
+        read(lexemes)
     except Unreadable:
         pass
     else:
         return None
-    unknown = any(token.kind in ("letter", "run", "word", "unknown") for token in tokens)
-    return spelled(list(tokens)) if unknown else None
+    unknown = any(lexeme.kind in ("letter", "run", "word", "unknown") for lexeme in lexemes)
+    return spelled(list(lexemes)) if unknown else None
 
 
-def _applied(tokens: Sequence[Token]) -> bool:
+def _applied(lexemes: Sequence[Lexeme]) -> bool:
     """Whether the rest is primes and one pair of brackets, around what is no factor."""
-    opening = next(i for i, token in enumerate(tokens[1:], 1) if token.text != "'")
-    if tokens[opening].text != "(" or not enclosed(tokens[opening:]):
+    opening = next(i for i, lexeme in enumerate(lexemes[1:], 1) if lexeme.text != "'")
+    if lexemes[opening].text != "(" or not enclosed(lexemes[opening:]):
         return False
     try:
-        return tokens[0].text in _FUNCTIONS or not parse(list(tokens[opening:])).symbols()
+        return lexemes[0].text in _FUNCTIONS or not parse(list(lexemes[opening:])).symbols()
     except Unreadable:
         return True
 
 
-def _arguments(tokens: Sequence[Token]) -> list[str]:
+def _arguments(lexemes: Sequence[Lexeme]) -> list[str]:
     """Of ``f(x, y)``: x and y."""
-    if len(tokens) < 4 or tokens[0].kind != "letter" or tokens[1].text != "(" or tokens[-1].text != ")":
+    if len(lexemes) < 4 or lexemes[0].kind != "letter" or lexemes[1].text != "(" or lexemes[-1].text != ")":
         return []
-    inside = tokens[2:-1]
-    return [token.text for token in inside[::2]] if _listed(inside) else []
+    inside = lexemes[2:-1]
+    return [lexeme.text for lexeme in inside[::2]] if _listed(inside) else []
 
 
-def _listed(tokens: Sequence[Token]) -> bool:
+def _listed(lexemes: Sequence[Lexeme]) -> bool:
     """Letters with commas between them."""
-    letters, commas = tokens[::2], tokens[1::2]
-    listed = all(token.kind == "letter" for token in letters) and all(token.text == "," for token in commas)
+    letters, commas = lexemes[::2], lexemes[1::2]
+    listed = all(lexeme.kind == "letter" for lexeme in letters) and all(lexeme.text == "," for lexeme in commas)
     return listed and len(letters) > len(commas)
 
 
-def _symbols(tokens: Sequence[Token]) -> frozenset[str]:
+def _symbols(lexemes: Sequence[Lexeme]) -> frozenset[str]:
     try:
-        return parse(list(tokens)).symbols()
+        return parse(list(lexemes)).symbols()
     except Unreadable:
         return frozenset()

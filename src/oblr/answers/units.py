@@ -8,7 +8,7 @@ from tokenize import TokenError
 
 import pint
 
-from oblr.answers.tokens import Token
+from oblr.answers.lexer import Lexeme
 
 _CURRENCIES = {
     "dollar": ("$", "dollars", "usd"),
@@ -106,10 +106,10 @@ def counted(question: str) -> frozenset[str]:
     return frozenset(_singular(word) for match in _COUNTED.finditer(question) for word in match[1].lower().split())
 
 
-def read_unit(tokens: list[Token], nouns: frozenset[str]) -> Unit | None:
-    """The unit that ``tokens`` are; None where they are none."""
-    words = [token.text for token in tokens if token.text not in ("{", "}")]
-    short = [token.text for token in tokens if token.kind == "run" and len(token.text) <= 3]
+def read_unit(lexemes: list[Lexeme], nouns: frozenset[str]) -> Unit | None:
+    """The unit that ``lexemes`` are; None where they are none."""
+    words = [lexeme.text for lexeme in lexemes if lexeme.text not in ("{", "}")]
+    short = [lexeme.text for lexeme in lexemes if lexeme.kind == "run" and len(lexeme.text) <= 3]
     if all(_singular(word.lower()) in nouns for word in words):
         return Unit(" ".join(words))
     if _singular(words[-1].lower()) == "unit" and set(words[:-1]) <= _POWERS:

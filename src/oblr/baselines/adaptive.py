@@ -78,7 +78,7 @@ class AdaptiveBaseline(Baseline):
             mean = rows.sum(2, keepdim=True) / (rewards.shape[1] - 1)
             return torch.where(mean > 0, rows / mean, others)
 
-        own, smooth = relative(groups.weights), relative(self.expected(rewards))
+        own, smooth = relative(groups.reward_weights), relative(self.expected(rewards))
         baselines = []
         for share, pseudo_count in self.choices:
             weights = share * own + (1 - share) * smooth
@@ -96,7 +96,7 @@ class AdaptiveBaseline(Baseline):
         return sums / (weights.sum() - own.sum(1, keepdim=True))
 
     def learn(self, groups: Groups, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> None:
-        rewards, weights = groups.rewards.double(), groups.weights
+        rewards, weights = groups.rewards.double(), groups.reward_weights
         u = weights / weights.mean().clamp(min=1e-300)
         errors = weights * (rewards - self.baselines(groups)).square()
         terms = torch.stack([torch.ones_like(u), rewards, rewards.square(), u, u * rewards]).mean((1, 2))

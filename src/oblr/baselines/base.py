@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from oblr.types import ResponseTokens, StepReport
+from oblr.batch.types import ResponseTokens, StepStatistics
 
 #: An advantage that is rounding.
 NOTHING = 1e-6
@@ -21,8 +21,8 @@ class Groups:
 
     Attributes:
         rewards: float32 [n, G].
-        weights: squared norms of what the advantages multiply, ``ρ_i² n_i`` with the paper's loss, float64 [n, G];
-            meaningless unless the baseline ``needs_norms``.
+        reward_weights: squared norms of what the advantages multiply, ``ρ_i² n_i`` with the paper's loss, float64
+            [n, G]; meaningless unless the baseline ``needs_norms``.
         lengths: response tokens, int64 [n, G].
         step_rewards: of all groups of the step, on all ranks, float32 [N, G].
         greedy_rewards: of a greedy response to each prompt, float32 [n]; None unless the baseline ``needs_greedy``.
@@ -31,7 +31,7 @@ class Groups:
     """
 
     rewards: Tensor
-    weights: Tensor
+    reward_weights: Tensor
     lengths: Tensor
     step_rewards: Tensor
     greedy_rewards: Tensor | None = None
@@ -43,21 +43,21 @@ class Groups:
         greedy, problems = (
             column if column is None else column[rows] for column in (self.greedy_rewards, self.problems)
         )
-        of_responses = (self.rewards[rows], self.weights[rows], self.lengths[rows])
+        of_responses = (self.rewards[rows], self.reward_weights[rows], self.lengths[rows])
         return Groups(*of_responses, self.step_rewards, greedy, tokens, problems)
 
 
-def all_groups(report: StepReport) -> Groups:
+def all_groups(stats: StepStatistics) -> Groups:
     """Those of a finished step, of all ranks."""
-    of_responses = (report.rewards, report.weights, report.lengths, report.rewards)
-    return Groups(*of_responses, report.greedy_rewards, problems=report.problems)
+    of_responses = (stats.rewards, stats.reward_weights, stats.lengths, stats.rewards)
+    return Groups(*of_responses, stats.greedy_rewards, problems=stats.problems)
 
 
 class Baseline(ABC):
     """Turns the rewards of complete groups into advantages ``A_i = R_i − b_i``.
 
     Attributes:
-        needs_norms: whether ``weights`` matter; where they do not, the step saves the norm pass.
+        needs_norms: whether ``reward_weights`` matter; where they do not, the step saves the norm pass.
         needs_greedy: whether a greedy response to every prompt is to be sampled as well.
         leave_one_out: whether it needs at least two responses per prompt.
         per_token: whether advantages differ between the tokens of a response.
@@ -88,7 +88,7 @@ class Baseline(ABC):
         """Make use of a finished step, for later ones.
 
         Args:
-            groups: those whose weights are known, of all ranks.
+            groups: those whose rewards' weights are known, of all ranks.
             reduce: adds a tensor up over the ranks.
         """
 

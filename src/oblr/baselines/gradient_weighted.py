@@ -45,4 +45,4 @@ class GradientWeightedBaseline(Baseline):
         return f"weighted mean reward of {OF[self.form]}"
 
     def __call__(self, groups: Groups) -> Tensor:
-        return (groups.rewards - self.means(groups.rewards, groups.weights)).to(groups.rewards.dtype)
+        return (groups.rewards - self.means(groups.rewards, groups.reward_weights)).to(groups.rewards.dtype)

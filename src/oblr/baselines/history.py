@@ -23,7 +23,7 @@ class HistoryBaseline(Baseline):
 
     Args:
         discount: ``γ``, what of an earlier visit to a prompt counts, with each one since; 0 remembers nothing.
-        weighted: whether ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``, squared score norms; else 1, as rivals have it.
+        weighted: whether ``w_j = ρ_j² ‖∇θ log π(o_j|q)‖²``, squared gradient norms; else 1, as rivals have it.
     """
 
     leave_one_out = True
@@ -38,7 +38,7 @@ class HistoryBaseline(Baseline):
         return f"{kind} reward of the other responses and of those at earlier visits of the prompt"
 
     def __call__(self, groups: Groups) -> Tensor:
-        rewards, weights = groups.rewards.double(), self.weights(groups)
+        rewards, weights = groups.rewards.double(), self.reward_weights(groups)
         earlier, weight = self.earlier(groups)
         # to each response the history is one more of the others, of weight W
         both = leave_one_out_means(torch.cat([rewards, earlier], 1), torch.cat([weights, weight], 1))[:, :-1]
@@ -48,9 +48,9 @@ class HistoryBaseline(Baseline):
     def live(self, groups: Groups) -> Tensor:
         return torch.ones(len(groups.rewards), dtype=torch.bool)
 
-    def weights(self, groups: Groups) -> Tensor:
+    def reward_weights(self, groups: Groups) -> Tensor:
         """``w_j``, float64 [n, G]."""
-        return groups.weights if self.needs_norms else torch.ones_like(groups.rewards, dtype=torch.float64)
+        return groups.reward_weights if self.needs_norms else torch.ones_like(groups.rewards, dtype=torch.float64)
 
     def earlier(self, groups: Groups) -> tuple[Tensor, Tensor]:
         """``S/W``, 0 where there is no history, and ``W``, float64 [n, 1] both."""
@@ -60,7 +60,7 @@ class HistoryBaseline(Baseline):
         return torch.where(weight > 0, total / weight, 0.0), weight
 
     def learn(self, groups: Groups, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> None:
-        weights = self.weights(groups)
+        weights = self.reward_weights(groups)
         found = torch.stack([(weights * groups.rewards).sum(1), weights.sum(1)], 1)
         for problem, sums in zip(problems_of(groups), found, strict=True):
             self.sums[problem] = self.discount * (self.sums.get(problem, 0) + sums)

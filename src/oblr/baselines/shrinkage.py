@@ -34,7 +34,7 @@ class ShrinkageBaseline(Baseline):
 
     def __call__(self, groups: Groups) -> Tensor:
         rewards = groups.rewards.double()
-        weights = groups.weights if self.needs_norms else torch.ones_like(rewards)
+        weights = groups.reward_weights if self.needs_norms else torch.ones_like(rewards)
         shrink = self.factor(groups, weights)
         mean = leave_one_out_means(rewards, weights)
         return (rewards - (1 - shrink) * mean - shrink * others_mean(groups)).to(groups.rewards.dtype)

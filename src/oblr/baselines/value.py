@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import Decay, Positive, Share, checked
-from oblr.types import ResponseTokens
 
 
 @checked("baseline")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oblr.commands.compose import job_config
-from oblr.run.resumed import PLACES
+from oblr.run.resumed import PATHS
 from oblr.run.sweeps import flat
 
 
@@ -34,7 +34,7 @@ def changed(told: Any, script: str) -> dict[str, tuple[Any, Any]]:
         if choice != usual.get(name) and not name.startswith("hydra/")
     }
     ours, theirs = flat(told), flat(OmegaConf.to_container(job_config(default), resolve=False))
-    elsewhere = (*others, *PLACES, "name")
+    elsewhere = (*others, *PATHS, "name")
     own = {
         path: (value, theirs.get(path))
         for path, value in ours.items()

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from oblr.commands.written import heed_secrets
 from oblr.errors import SettingError
 from oblr.run.manifest import found
-from oblr.run.places import CONF, ROOT, models_of
+from oblr.run.paths import CONF, ROOT, models_of
 from oblr.run.provenance import number_of
 
 

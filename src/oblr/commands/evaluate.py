@@ -13,7 +13,8 @@ import torch
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
-from oblr.checks import check_engine, check_folder, check_model, check_served, runs_vllm
+from oblr.batch.types import Sampling
+from oblr.commands.checks import check_engine, check_folder, check_model, check_served, runs_vllm
 from oblr.commands.rescore import rescore
 from oblr.commands.written import as_yaml, written
 from oblr.data.ends import check_stop, end_tokens
@@ -23,18 +24,18 @@ from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, compare, digest, write_table
 from oblr.policy.loading import check_numbers, load_config, load_tokenizer, stored_weights, weights_digest
 from oblr.policy.positions import context_of
+from oblr.problem import Problem
 from oblr.report.evaluations import write_evaluation
-from oblr.report.page import place
+from oblr.report.page import whereabouts
 from oblr.rollout.engine import Engine, choose
 from oblr.rollout.replies import ask
 from oblr.run.host import check_installed
 from oblr.run.lock import sole_user
-from oblr.run.places import CODE
+from oblr.run.paths import CODE
 from oblr.run.progress import Display, shown
 from oblr.run.provenance import number_of, revision, versions, write_record
 from oblr.run.stopping import at_once, contents, owns
 from oblr.run.terminal import busy, quiet_terminal, say
-from oblr.types import Problem, Sampling
 
 
 @dataclass
@@ -96,7 +97,7 @@ def main(cfg: DictConfig) -> None:
             for task in evaluation.tasks:
                 task.record.finish(cfg.k, task.groups)
         say(*write_table(folder, places).splitlines())
-        say(f"report      {place(write_evaluation(folder, places or {models[0]: folder}))}")
+        say(f"report      {whereabouts(write_evaluation(folder, places or {models[0]: folder}))}")
 
 
 def chosen(cfg: DictConfig) -> list[str]:

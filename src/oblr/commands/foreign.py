@@ -20,7 +20,7 @@ from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
 
 from oblr.errors import SettingError
-from oblr.run.places import CONF
+from oblr.run.paths import CONF
 
 #: Functions of the configuration files, which tell nothing but places, and what other settings say.
 HARMLESS = {"root", "models", "computed_in", "run_folder", "hydra", "oc.select"}

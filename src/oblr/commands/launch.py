@@ -28,7 +28,7 @@ from oblr.commands.resume import locates, resumed, resuming, told
 from oblr.commands.written import know_secrets
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
-from oblr.run.places import CONF, check_comes_along, with_page
+from oblr.run.paths import CONF, check_comes_along, with_page
 from oblr.run.private import keep_caches
 from oblr.run.terminal import busy, print_error, say, show_uncaught, unread, unseen
 from oblr.settings.check import DISTORTING, check_settings
@@ -97,10 +97,13 @@ def own_environment() -> Iterator[None]:
 
 def report_together(folders: Sequence[Path]) -> None:
     """Write the report of runs that were started together, beside them."""
-    from oblr.report.page import place, write_report  # these load torch, for which the start of a run need not wait
+    from oblr.report.page import (  # these load torch, for which the start of a run need not wait
+        whereabouts,
+        write_report,
+    )
     from oblr.report.runs import find_runs
 
-    say(f"report      {place(write_report(Path(os.path.commonpath(folders)), find_runs(folders)))}")
+    say(f"report      {whereabouts(write_report(Path(os.path.commonpath(folders)), find_runs(folders)))}")
 
 
 def settle(cfg: DictConfig, script: str) -> None:

@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from oblr.errors import SettingError
-from oblr.run.places import CONF
+from oblr.run.paths import CONF
 from oblr.settings.check import leaves
 
 #: How Hydra says that it knows no setting, or no group.

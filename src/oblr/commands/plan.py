@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from transformers import PretrainedConfig
 
-from oblr.checks import (
+from oblr.commands.checks import (
     check_batch,
     check_engine,
     check_policy,
@@ -23,12 +23,12 @@ from oblr.plan.duration import Duration, Usual
 from oblr.plan.machine import this_cpu
 from oblr.plan.memory import GIB, Change, Device, Draft, Plan, advise, engine_memory, own_memory
 from oblr.plan.pairs import Pair, pairs
-from oblr.plan.report import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.roofline import GPUS, Speed, between_nodes
+from oblr.plan.tables import advice, fastest, memory_table, remarks, speed_remarks, time_table, verdict
 from oblr.plan.update import Batch, World
 from oblr.policy.fit import check_weights
 from oblr.policy.folder import has_weights
-from oblr.run.places import CONF
+from oblr.run.paths import CONF
 from oblr.run.terminal import busy
 
 #: Share of a step that a change must save to be worth a word, and how many that promise most are planned anew.

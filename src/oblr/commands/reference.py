@@ -1,6 +1,6 @@
 """``src/settings.py``: print the reference of all settings."""
 
-from oblr.run.places import CONF
+from oblr.run.paths import CONF
 from oblr.settings.reference import reference
 
 

@@ -10,7 +10,7 @@ from oblr.commands.parser import Parser
 from oblr.errors import SettingError
 from oblr.report.evaluations import evaluations, write_evaluation
 from oblr.report.live import server
-from oblr.report.page import place, write_report
+from oblr.report.page import whereabouts, write_report
 from oblr.report.pictures import write_pictures
 from oblr.report.runs import runs_and_others
 from oblr.run.stopping import at_once
@@ -43,7 +43,7 @@ def main() -> None:
     runs, others = runs_and_others(asked.runs)
     for other in others:
         say(f"left out    {other}: it has logged nothing")
-    say(f"report      {place(write_report(folder, runs))}")
+    say(f"report      {whereabouts(write_report(folder, runs))}")
     for path in write_pictures(folder, runs) if asked.png else ():
         say(f"picture     {path}")
 
@@ -57,7 +57,7 @@ def evaluated(models: dict[str, Path], asked: argparse.Namespace) -> None:
         raise SettingError("runs", f"{strange[0]} is no evaluation, others are", "give runs, or evaluations")
     folder = asked.into or Path(os.path.commonpath([folder.resolve() for folder in asked.runs]))
     folder.mkdir(parents=True, exist_ok=True)
-    say(f"report      {place(write_evaluation(folder, models))}")
+    say(f"report      {whereabouts(write_evaluation(folder, models))}")
 
 
 def follow(runs: list[Path], port: int) -> None:

@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oblr.checks import check_folder
+from oblr.commands.checks import check_folder
 from oblr.commands.foreign import check_foreign
 from oblr.commands.resume import told
 from oblr.commands.written import as_yaml, written
@@ -19,16 +19,15 @@ from oblr.evaluation.attempts import Attempts, Benchmark
 from oblr.evaluation.measures import groups
 from oblr.evaluation.records import Record, digest, finished, saved, write_table
 from oblr.evaluation.rescoring import rejudge
-from oblr.problem import UnsavedTokens
+from oblr.problem import Problem, UnsavedTokens
 from oblr.report.evaluations import evaluations, write_evaluation
-from oblr.report.page import place
+from oblr.report.page import whereabouts
 from oblr.run.lock import sole_user
-from oblr.run.places import CODE
+from oblr.run.paths import CODE
 from oblr.run.progress import shown
 from oblr.run.provenance import in_order, revision, write_record
 from oblr.run.stopping import at_once, contents, owns
 from oblr.run.terminal import busy, quiet_terminal, say
-from oblr.types import Problem
 
 
 def rescore(cfg: DictConfig) -> None:
@@ -80,7 +79,7 @@ def rescore(cfg: DictConfig) -> None:
                 benchmark.tell_failures(name)
                 record.finish(summaries[name]["k"], columns[name])
         say(*write_table(folder).splitlines())
-        say(f"report      {place(write_evaluation(folder, evaluations(folder)))}")
+        say(f"report      {whereabouts(write_evaluation(folder, evaluations(folder)))}")
 
 
 def benchmarks(source: Path) -> dict[str, Any]:

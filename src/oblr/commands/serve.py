@@ -12,7 +12,7 @@ from pathlib import Path
 import hydra
 from hydra.types import RunMode
 
-from oblr.checks import check_engine, check_model, check_policy, check_served
+from oblr.commands.checks import check_engine, check_model, check_policy, check_served
 from oblr.commands.compose import composer, job_config
 from oblr.commands.launch import settle
 from oblr.commands.parser import Parser

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from oblr.commands.compose import composer, job_config
 from oblr.commands.parser import Parser
 from oblr.commands.written import as_told
-from oblr.run.places import CODE
+from oblr.run.paths import CODE
 from oblr.run.provenance import snapshot
 
 

@@ -22,7 +22,7 @@ from oblr.commands.launch import settle
 from oblr.commands.parser import Parser
 from oblr.commands.written import written
 from oblr.errors import SettingError
-from oblr.run.places import CODE, INSTALLED
+from oblr.run.paths import CODE, INSTALLED
 from oblr.run.plain import plain
 from oblr.run.stopping import SIGNALS, at_once, process, waits
 from oblr.run.sweeps import Task, check_folders, folder_name, varied, write_table
@@ -137,12 +137,12 @@ def become(task: Task, log: str | None) -> None:
 def show(folder: Path, tasks: Sequence[Task]) -> None:
     """Write and print the table, and write the report of all runs that have logged anything."""
     from oblr.record.curves import METRICS  # these load torch, for which the start of a run need not wait
-    from oblr.report.page import place, write_report
+    from oblr.report.page import whereabouts, write_report
     from oblr.report.runs import read_run
 
     say(*write_table(folder, tasks).splitlines())
     if begun := [read_run(task.folder) for task in tasks if (task.folder / METRICS).exists()]:
-        say(f"report      {place(write_report(folder, begun))}")
+        say(f"report      {whereabouts(write_report(folder, begun))}")
 
 
 def pick(tasks: Sequence[Task], number: int) -> Task:

@@ -18,7 +18,8 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
-from oblr.checks import (
+from oblr.commands.changed import changed, changes_table, own_settings
+from oblr.commands.checks import (
     check_batch,
     check_engine,
     check_folder,
@@ -33,7 +34,6 @@ from oblr.checks import (
     runs_vllm,
     trained,
 )
-from oblr.commands.changed import changed, changes_table, own_settings
 from oblr.commands.compose import RUN_FOLDER, RUN_PROCESS, processes
 from oblr.commands.plan import beside, show_plan
 from oblr.commands.resume import told as overrides_told
@@ -48,7 +48,7 @@ from oblr.record.going_on import GoingOn
 from oblr.record.logger import RunRecord
 from oblr.record.shown import Rows, show
 from oblr.record.tags import GOVERNED
-from oblr.report.page import place, write_report
+from oblr.report.page import whereabouts, write_report
 from oblr.report.runs import read_run
 from oblr.run import inputs
 from oblr.run.checkpoint import meta
@@ -56,7 +56,7 @@ from oblr.run.launchers import find_world
 from oblr.run.lock import sole_user
 from oblr.run.manifest import read_manifest
 from oblr.run.meeting import check_interfaces
-from oblr.run.places import CODE
+from oblr.run.paths import CODE
 from oblr.run.processes import die_with_parent, log_file, watched
 from oblr.run.provenance import next_number, write_finished, write_record
 from oblr.run.requeue import requeue
@@ -190,7 +190,7 @@ def main(cfg: DictConfig) -> None:
         if first:
             say(f"policy      {folder / 'policy'}")
             write_finished(folder, steps=trainer.current_epoch, metrics=outcome(folder))
-            say(f"report      {place(write_report(folder, [read_run(folder)]))}")
+            say(f"report      {whereabouts(write_report(folder, [read_run(folder)]))}")
     at_once("stopped; the run was complete", status=0)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 
 from oblr.data.overlap import question
 from oblr.errors import SettingError
-from oblr.types import Problem
+from oblr.problem import Problem
 
 
 def check_distinct(problems: Sequence[Problem], tokens: Sequence[Hashable], setting: str) -> list[str]:

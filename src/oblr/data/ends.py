@@ -10,8 +10,9 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
+from oblr.batch.types import Sampling
 from oblr.errors import SettingError, why
-from oblr.types import Completion, Sampling
+from oblr.problem import Completion
 
 log = logging.getLogger(__name__)
 #: Said by an assistant, to see what its chat template closes a turn with.

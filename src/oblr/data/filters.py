@@ -8,7 +8,7 @@ from oblr.data.rows import read_rows
 from oblr.data.source import Source
 from oblr.errors import SettingError
 from oblr.kinds import Count, Share, checked
-from oblr.types import Problem
+from oblr.problem import Problem
 
 
 class Filter(Protocol):

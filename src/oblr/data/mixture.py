@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from oblr.data.source import Source
 from oblr.errors import SettingError
 from oblr.kinds import Positive, Seed, check
-from oblr.types import Problem
+from oblr.problem import Problem
 
 
 class Mixture:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from oblr.data.source import Source
-from oblr.types import Problem
+from oblr.problem import Problem
 
 WORDS = 13
 

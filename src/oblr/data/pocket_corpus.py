@@ -11,7 +11,7 @@ from typing import Annotated
 
 from oblr.errors import SettingError
 from oblr.kinds import Natural, Part, Seed, Share
-from oblr.types import Problem
+from oblr.problem import Problem
 
 MARKER = "Answer:"
 PAUSE = "Hmm.\n"

@@ -11,7 +11,7 @@ import reasoning_gym
 from oblr.data.prompts import PromptFormat
 from oblr.errors import SettingError
 from oblr.kinds import Count, Seed
-from oblr.types import Problem
+from oblr.problem import Problem
 
 #: Bits of a task's seed: what no other stream meets, or what numpy takes, by which pool_matrix is drawn.
 SEEDS = (48, 31)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from oblr.data.source import Source
 from oblr.kinds import Seed
-from oblr.types import Problem
+from oblr.problem import Problem
 
 
 class Shuffled:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from oblr.types import Problem
+from oblr.problem import Problem
 
 
 class Source(Protocol):

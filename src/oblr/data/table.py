@@ -11,7 +11,7 @@ from oblr.data.prompts import PromptFormat
 from oblr.data.rows import read_rows
 from oblr.errors import SettingError
 from oblr.kinds import Count
-from oblr.types import Problem
+from oblr.problem import Problem
 
 
 class TableProblems:

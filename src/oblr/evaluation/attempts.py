@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from oblr.batch.types import Sampling
 from oblr.data.distinct import check_distinct
 from oblr.data.ends import stopped
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import SettingError
 from oblr.kinds import Count, Part, Word
-from oblr.problem import UnsavedTokens
+from oblr.problem import Completion, Problem, UnsavedTokens
 from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
@@ -20,7 +21,6 @@ from oblr.rewards.tryout import try_out
 from oblr.run.randomness import derived_seed
 from oblr.run.responses import verdict
 from oblr.run.terminal import say
-from oblr.types import Completion, Problem, Sampling
 
 #: Completions of prompts: what `oblr.rollout.engine.Engine.generate` does.
 Generate = Callable[[Sequence[Sequence[int]], Sampling, Sequence[int]], list[list[Completion]]]

@@ -14,7 +14,7 @@ from oblr.evaluation.attempts import Attempts
 from oblr.metrics.aggregate import Interval
 from oblr.metrics.problems import Difference, bootstrap_interval, paired_difference
 from oblr.metrics.tries import majority_at, pass_at
-from oblr.types import Problem
+from oblr.problem import Problem
 
 #: Figures that are no shares: a number of tokens, and a reward of any size.
 UNBOUNDED = ("length", "reward")

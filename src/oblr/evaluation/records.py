@@ -17,9 +17,9 @@ from oblr.errors import SettingError
 from oblr.evaluation.attempts import Attempts
 from oblr.evaluation.measures import Row, are_verdicts, by_group, comparison_table, differences, measure, table
 from oblr.metrics.aggregate import Interval
+from oblr.problem import Problem
 from oblr.run.disk import write_whole
 from oblr.run.responses import compressed
-from oblr.types import Problem
 
 
 class Record:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from oblr.evaluation.attempts import Attempts, Benchmark, judge
-from oblr.problem import UnsavedTokens
-from oblr.types import Completion, Problem
+from oblr.problem import Completion, Problem, UnsavedTokens
 
 
 def completion(length: int, finished: bool) -> Completion:

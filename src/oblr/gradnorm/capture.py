@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from oblr import kernels
+from oblr.batch.segments import Segments
 from oblr.errors import SettingError
 from oblr.gradnorm import kinds
 from oblr.gradnorm.axes import token_rows
@@ -20,8 +22,6 @@ from oblr.gradnorm.contractions import ExactNorms, LinearNorms, product
 from oblr.gradnorm.precision import autocast, rounded
 from oblr.gradnorm.tape import Mode, Tape
 from oblr.gradnorm.uses import EmbeddingUse, LinearUse, SumUse
-from oblr.kernels import on_gpu
-from oblr.segments import Segments
 
 
 def _cast(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -56,7 +56,7 @@ class _Linear(torch.autograd.Function):
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, anchor: Tensor, eps: float, tape: Tape, module: nn.Module):
-        if on_gpu(x):
+        if kernels.on_gpu(x):
             ctx.dtype, weight = weight.dtype, weight.to(x.dtype)
             y, inverse = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
         else:
@@ -71,7 +71,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor):
         """``∂f/∂x = (w⊙δ − x̂ · mean(w⊙δ⊙x̂)) / rms(x)``."""
         (x, inverse, weight), tape = ctx.saved_tensors, ctx.tape
-        if on_gpu(x):
+        if kernels.on_gpu(x):
             gx, _ = torch.ops.aten._fused_rms_norm_backward(
                 gy.to(x.dtype), x, weight.shape, inverse, weight, [True, False]
             )
@@ -127,7 +127,7 @@ class _Embedding(torch.autograd.Function):
         ctx.tape, ctx.module, ctx.scale = tape, module, scale.item()
         x = F.embedding(ids, weight)
         x = x if ctx.scale == 1 else x * scale
-        return autocast(x) if on_gpu(x) else x
+        return autocast(x) if kernels.on_gpu(x) else x
 
     @staticmethod
     @once_differentiable
@@ -214,7 +214,7 @@ def capture(
             something else than tokens.
     """
     tape = Tape(model, segments, head_segments, mode, linear_norms or ExactNorms(), token_ids)
-    tape.head.tape = tape  # for head_scores, which does without the head's forward
+    tape.head.tape = tape  # for head_statistics, which does without the head's forward
     seen = tape.embedding.register_forward_pre_hook(lambda _, given: tape.see(given[0]))
     owners: dict[nn.Parameter, str] = {}
     patched: list[tuple[nn.Module, Any]] = []

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oblr.kernels import on_gpu, upload
-from oblr.segments import Segments, cut
+from oblr import kernels
+from oblr.batch.segments import Segments, cut
 
 T = TypeVar("T")
 #: Most rows of a Gram matrix that are not halved; of the symmetric matrix half is needed. On a GPU smaller blocks are
@@ -72,7 +72,7 @@ class ExactNorms:
         d_in, d_out = a.shape[1], b.shape[1]
         entries = sum(bucket.rows.numel() * bucket.rows.shape[1] for bucket in segments.buckets)  # half are computed
         if entries * (d_in + d_out) / 2 > len(a) * d_in * d_out:
-            if on_gpu(a):
+            if kernels.on_gpu(a):
                 return torch.cat([norms(parts) for parts in gradients(a, b, segments)]).square_()
             return torch.stack([norm(linear_gradient(a, b, span)) for span in segments.spans]).square()
         padded = segments.gather(b, fill=False)  # where A's rows are zero, B's do not matter
@@ -84,7 +84,7 @@ class ExactNorms:
         """``⟨AAᵀ, BBᵀ⟩`` of each segment, float32 [k], of what :func:`gram` gave for A, and of B [k, T, d]."""
         halving = Halving.of(x, self.rows)
         if (len(x), halving) not in self.shares:
-            self.shares[len(x), halving] = upload(halving.shares(len(x)), x.device)
+            self.shares[len(x), halving] = kernels.upload(halving.shares(len(x)), x.device)
         products = dots(gram(x, self.rows).view(-1, halving.run), of_a.view(-1, halving.run))
         return self.shares[len(x), halving] @ products
 
@@ -103,8 +103,8 @@ class SketchNorms:
     def __init__(self, probes: int, generator: torch.Generator):
         def project(a: Tensor, segments: Segments) -> list[Tensor]:
             words = torch.empty(a.shape[1], -(-probes // BITS), dtype=torch.int32).random_(generator=generator)
-            signs = signs_of(upload(words, a.device))[:, :probes].to(a.dtype)
-            return [x.mT for x in segments.gather(a @ signs if on_gpu(a) else product(a, signs))]
+            signs = signs_of(kernels.upload(words, a.device))[:, :probes].to(a.dtype)
+            return [x.mT for x in segments.gather(a @ signs if kernels.on_gpu(a) else product(a, signs))]
 
         self.probes, self.projected = probes, OfLastInput(project)
 
@@ -127,8 +127,7 @@ def signs_of(words: Tensor) -> Tensor:
 def product(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
     """Matrix product [..., m, k] × [..., k, n] in float32, whatever the inputs; written to ``out`` if given."""
     multiply = torch.bmm if x.ndim == 3 else torch.mm
-    real = type(x) is Tensor and not x.is_cuda  # small tensors of a dry run have numbers, on a CPU
-    if on_gpu(x) and x.dtype != torch.float32 and not real:  # on tensor cores: low-precision factors, float32 sums
+    if kernels.on_tensor_cores(x):
         return multiply(x, y, out_dtype=torch.float32, out=out)
     return multiply(x.float(), y.float(), out=out)
 
@@ -140,7 +139,7 @@ def norm(x: Tensor) -> Tensor:
 
 def _by_rows(x: Tensor) -> Tensor:
     """A tensor with the norm of ``x``; on a CPU, which sums one by one and is 1e-3 off after millions, of its rows."""
-    if on_gpu(x) or x.ndim < 2 or x.numel() < MANY:
+    if kernels.on_gpu(x) or x.ndim < 2 or x.numel() < MANY:
         return x
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
 
@@ -153,7 +152,7 @@ def square_norm(x: Tensor) -> Tensor:
 def square_norms(x: Tensor) -> Tensor:
     """``‖x_s‖²`` of each of float32 ``x`` [S, …]: [S]."""
     x = x.flatten(1)
-    if on_gpu(x) and x.shape[1] > MANY:  # a dot product is one block's work there
+    if kernels.on_gpu(x) and x.shape[1] > MANY:  # a dot product is one block's work there
         return norms(x).square_()
     return dots(x, x)
 
@@ -183,7 +182,7 @@ class Halving:
     @classmethod
     def of(cls, x: Tensor, most: int | None) -> "Halving":
         """For tokens [k, T, d], filled up to a multiple; at ``most`` so many rows, or the device's."""
-        length, most = x.shape[1], most or (GPU_GRAM_ROWS if on_gpu(x) else GRAM_ROWS)
+        length, most = x.shape[1], most or (GPU_GRAM_ROWS if kernels.on_gpu(x) else GRAM_ROWS)
         times = max(0, math.ceil(math.log2(length / most))) if length else 0
         return cls(times, max(1, -(-length // 2**times)))
 
@@ -261,7 +260,7 @@ def grouped_gradient(a: Tensor, b: Tensor, segments: Segments, into: Tensor | No
     Args:
         into: what the gradient is added to and returned in; None: a tensor of its own.
     """
-    if on_gpu(a):
+    if kernels.on_gpu(a):
         found = []
         for parts in gradients(a, b, segments):
             found.append(norms(parts))

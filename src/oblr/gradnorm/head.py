@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
+from oblr import kernels
+from oblr.batch.segments import Segments
+from oblr.batch.types import TokenStatistics
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
 from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Use, Weighting
-from oblr.kernels import on_gpu
-from oblr.segments import Segments
-from oblr.types import TokenScores
 
 #: Most logits held at once, float32.
 SLICE = 2**26
@@ -68,7 +68,7 @@ class HeadUse(Use):
         return torch.stack([use.square_norms(linear_norms) for _, use in self.slices()]).sum(0)
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
-        if not on_gpu(self.a):
+        if not kernels.on_gpu(self.a):
             return replace(self, input_gradient=None), self.square_norms(linear_norms)
         # What all layers' output gradients take is several times as much.
         kept = [use for _, use in self.slices()]
@@ -164,7 +164,7 @@ def _statistics(h: Tensor, weight: Tensor, targets: Tensor, temperature: float) 
     return log_normaliser, (shares * means).sum(0), (shares.square() * squares).sum(0), target
 
 
-class _HeadScores(torch.autograd.Function):
+class _HeadStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, anchor: Tensor, targets: Tensor, temperature: float, head: Any):
         ctx.dtype, weight = weight.dtype, rounded(weight)  # the gradient is the master weight's
@@ -199,10 +199,10 @@ def _whole(h: Tensor) -> Segments:
     return Segments(torch.zeros(len(h), dtype=torch.long), 1, h.device)
 
 
-def head_scores(head: nn.Linear, h: Tensor, targets: Tensor, temperature: float) -> TokenScores:
+def head_statistics(head: nn.Linear, h: Tensor, targets: Tensor, temperature: float) -> TokenStatistics:
     """Scores of ``targets`` [n] from the head's inputs ``h`` [n, D]; what :func:`capture` sees of it, it sees."""
     tape = getattr(head, "tape", None)
     weight = head.weight if tape is None else tape.parameter(head.weight)
     anchor = head.weight.new_zeros(()) if tape is None else tape.anchor
-    logprobs, entropy, collision = _HeadScores.apply(autocast(h), weight, anchor, targets, temperature, head)
-    return TokenScores(logprobs, entropy, collision, h.detach())
+    logprobs, entropy, collision = _HeadStatistics.apply(autocast(h), weight, anchor, targets, temperature, head)
+    return TokenStatistics(logprobs, entropy, collision, h.detach())

@@ -1,4 +1,4 @@
-"""Weights of the sequences in a micro-batch, and the weighted gradient, in as few passes as memory allows."""
+"""Gradient norms of the sequences in a micro-batch, and their weighted gradient, in as few passes as memory allows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,29 +10,29 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.segments import Segments
+from oblr.batch.types import ResponseTokens, TokenStatistics
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.contractions import ExactNorms, LinearNorms, SketchNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.gradnorm.tape import GradientSum
 from oblr.kinds import Count, Seed, checked
-from oblr.packing import PackedBatch
-from oblr.segments import Segments
-from oblr.types import ResponseTokens, TokenScores
 
 Tier = Literal["exact", "sketch", "logit", "length", "uniform"]
 Passes = Literal["auto", "one", "two"]
-Scorer = Callable[[PackedBatch], TokenScores]
+Model = Callable[[PackedBatch], TokenStatistics]
 #: ``f_t`` of every response token, float64 [n]
 Factors = Callable[[ResponseTokens], Tensor]
 
 
 @dataclass(frozen=True)
-class SequenceScores:
-    """Complete groups, scored.
+class Measured:
+    """Complete groups, after a forward pass.
 
     Attributes:
         tokens: what was found out about the response tokens.
-        weights: ``n_i`` or what stands for it, float64 [S].
+        square_norms: ``n_i`` or what stands for it, float64 [S].
         entropy: of the distribution that each response token was drawn from, in nats, float32 [n].
         backward: given coefficients ``c_i`` [S], adds ``Σ_i c_i Σ_t f_it ∇θ log π(o_it|q, o_i,<t)`` to ``.grad`` and
             returns the squared norm of each group's part, float64 [groups]. If ``per_token``, it is given ``c_it`` [n]
@@ -40,7 +40,7 @@ class SequenceScores:
     """
 
     tokens: ResponseTokens
-    weights: Tensor
+    square_norms: Tensor
     entropy: Tensor
     backward: Callable[[Tensor], Tensor]
 
@@ -50,10 +50,10 @@ class GradNorms:
     """Finds ``n_i = ‖∇θ log π(o_i|q)‖²`` of every sequence, or what stands for it.
 
     Args:
-        tier: what weights are made of: ``exact`` norms; ``sketch``, an unbiased estimate from random projections; or
+        tier: what the norm of a response is: ``exact``; ``sketch``, an unbiased estimate from random projections; or
             without any norm ``logit`` (``Σ_t 1 − 2π_t + Σ_v π_v²``, arXiv 2602.07078), ``length`` (response tokens),
-            ``uniform`` (1). Whatever the weights, a leave-one-out baseline leaves the gradient unbiased; poorer ones
-            cost variance.
+            ``uniform`` (1). Whatever it is, a leave-one-out baseline leaves the gradient unbiased; a poorer one costs
+            variance.
         passes: ``one`` keeps every layer's output gradient until the coefficients are known; ``two`` computes forward
             and backward again; ``auto`` takes one pass where memory allows, see :mod:`~oblr.gradnorm.passes`. Tiers
             without norms need one plain pass.
@@ -64,11 +64,11 @@ class GradNorms:
 
     def __init__(self, tier: Tier = "exact", passes: Passes = "auto", probes: Count = 24, seed: Seed = 0):
         self.tier, self.passes, self.probes, self.seed = tier, passes, probes, seed
-        self.gram_rows: int | None = None  # the device's; a plan of bytes sets more, which is fewer operations
+        self.gram_rows: int | None = None  # of a Gram matrix that are made at a time; None: as many as suit the device
 
     @property
     def words(self) -> str:
-        """What the baseline's weights are, in words, for the header of a report."""
+        """What the baseline weighs rewards with, in words, for the header of a report."""
         tiers: dict[Tier, str] = {
             "exact": "exact squared gradient norm of each response",
             "sketch": f"squared gradient norm of each response, estimated by {self.probes} projections",
@@ -79,41 +79,41 @@ class GradNorms:
         return tiers[self.tier]
 
     @property
-    def measures(self) -> bool:
-        """Whether the weights are squared norms, exact or estimated."""
+    def has_norms(self) -> bool:
+        """Whether ``n_i`` are squared norms, exact or estimated."""
         return self.tier in ("exact", "sketch")
 
     @contextmanager
-    def score(
+    def measure(
         self,
-        scorer: Scorer,
+        model: Model,
         lm: nn.Module,
         parts: Sequence[PackedBatch],
         group_size: int,
         step: int = 0,
         factors: Factors | None = None,
         per_token: bool = False,
-    ) -> Iterator[SequenceScores]:
-        """Score complete groups: those of one micro-batch, or a single group that is spread over several.
+    ) -> Iterator[Measured]:
+        """Pass over complete groups: those of one micro-batch, or a single group that is spread over several.
 
         Args:
-            scorer: gives the scores of a micro-batch's targets; ``lm`` is the model that it uses.
+            model: says what it makes of a micro-batch's targets, with ``lm`` inside.
             parts: the micro-batches, whose sequences follow each other group by group.
             group_size: G.
             step: varies the sketch's projections.
-            factors: constants ``f_t`` of the tokens' scores, 1 if None: ``n_i = ‖Σ_t f_it ∇θ log π_it‖²``.
+            factors: constants ``f_t`` of the tokens' gradients, 1 if None: ``n_i = ‖Σ_t f_it ∇θ log π_it‖²``.
             per_token: whether ``backward`` will be given coefficients of tokens, which takes a pass of its own.
         """
         remaining = None if per_token else factors  # those of backward; coefficients of tokens come with their own
-        twice = partial(self.second_pass, scorer, lm, parts, group_size, remaining)
-        if len(parts) > 1 or (self.measures and (per_token or self.passes != "one")):
-            yield _joined([self.first_pass(scorer, lm, packed, step, factors) for packed in parts], group_size, twice)
+        twice = partial(self.second_pass, model, lm, parts, group_size, remaining)
+        if len(parts) > 1 or (self.has_norms and (per_token or self.passes != "one")):
+            yield _joined([self.first_pass(model, lm, packed, step, factors) for packed in parts], group_size, twice)
             return
         (packed,) = parts
-        if self.measures:
+        if self.has_norms:
             norms = self.linear_norms(step)
             with capture(lm, packed.segments, packed.target_segments, "record", norms, packed.token_ids) as tape:
-                found = _Found(packed, scorer(packed))
+                found = _Found(packed, model(packed))
                 _differentiate(found.weighted_sum(None, factors))
             once = partial(tape.accumulate, group_size=group_size)
             try:
@@ -122,7 +122,7 @@ class GradNorms:
                 tape.kept.clear()
             return
         with capture(lm, *_merged(packed, group_size), "weights", None, packed.token_ids) as tape:
-            found = _Found(packed, scorer(packed))
+            found = _Found(packed, model(packed))
 
             def weigh(coefficients: Tensor) -> Tensor:
                 _differentiate(found.weighted_sum(coefficients, remaining))
@@ -131,22 +131,22 @@ class GradNorms:
             yield _joined([(found, self.proxy(found))], group_size, weigh)
 
     def first_pass(
-        self, scorer: Scorer, lm: nn.Module, packed: PackedBatch, step: int = 0, factors: Factors | None = None
+        self, model: Model, lm: nn.Module, packed: PackedBatch, step: int = 0, factors: Factors | None = None
     ) -> "tuple[_Found, Tensor]":
-        """What a micro-batch's tokens are like, and the weights of its sequences; no gradient is made."""
-        if not self.measures:
+        """What a micro-batch's tokens are like, and the norms of its sequences; no gradient is made."""
+        if not self.has_norms:
             with torch.no_grad():
-                found = _Found(packed, scorer(packed))
+                found = _Found(packed, model(packed))
             return found, self.proxy(found)
         norms = self.linear_norms(step)
         with capture(lm, packed.segments, packed.target_segments, "norms", norms, packed.token_ids) as tape:
-            found = _Found(packed, scorer(packed))
+            found = _Found(packed, model(packed))
             _differentiate(found.weighted_sum(None, factors))
         return found, tape.square_norms
 
     def second_pass(
         self,
-        scorer: Scorer,
+        model: Model,
         lm: nn.Module,
         parts: Sequence[PackedBatch],
         group_size: int,
@@ -156,7 +156,7 @@ class GradNorms:
         """A plain weighted forward and backward that sees the groups' parts go by."""
         if len(parts) == 1:
             with capture(lm, *_merged(parts[0], group_size), "weights", None, parts[0].token_ids) as tape:
-                _differentiate(_Found(parts[0], scorer(parts[0])).weighted_sum(coefficients, factors))
+                _differentiate(_Found(parts[0], model(parts[0])).weighted_sum(coefficients, factors))
             return tape.square_norms
         gradient = GradientSum()
         counts = [packed.segments.count for packed in parts]
@@ -164,7 +164,7 @@ class GradNorms:
         for packed, own in zip(parts, coefficients.split(sizes), strict=True):
             with capture(lm, *_merged(packed, packed.segments.count), "sum", None, packed.token_ids) as tape:
                 tape.sum = gradient
-                _differentiate(_Found(packed, scorer(packed)).weighted_sum(own, factors))
+                _differentiate(_Found(packed, model(packed)).weighted_sum(own, factors))
         return gradient.release()[None]
 
     def linear_norms(self, step: int) -> LinearNorms:
@@ -174,7 +174,7 @@ class GradNorms:
         return SketchNorms(self.probes, torch.Generator().manual_seed(hash((self.seed, step)) % 2**63))
 
     def proxy(self, found: "_Found") -> Tensor:
-        """The weights of the tiers that need no norms, float64 [S]."""
+        """What stands for ``n_i`` in the tiers that need no norms, float64 [S]."""
         tokens = found.tokens
         if self.tier == "uniform":
             return torch.ones_like(tokens.behaviour)
@@ -192,10 +192,10 @@ def _differentiate(function: Tensor) -> None:
 
 @dataclass(frozen=True)
 class _Found:
-    """A micro-batch and its tokens' scores."""
+    """A micro-batch and what the policy says of its tokens."""
 
     packed: PackedBatch
-    scores: TokenScores
+    statistics: TokenStatistics
 
     @cached_property
     def tokens(self) -> ResponseTokens:
@@ -203,8 +203,8 @@ class _Found:
         segments, order = self.packed.target_segments, self.packed.order
         behaviour = self.packed.behaviour_logprobs.double()
         return ResponseTokens(
-            logs=(self.scores.logprobs.detach().double() - behaviour)[order],
-            energy=self.scores.energy[order],
+            logs=(self.statistics.logprobs.detach().double() - behaviour)[order],
+            energy=self.statistics.energy[order],
             sequences=self.packed.owners,
             behaviour=segments.sum(behaviour),
             lengths=segments.lengths,
@@ -213,17 +213,17 @@ class _Found:
 
     def weighted_sum(self, coefficients: Tensor | None, factors: Factors | None) -> Tensor:
         """``Σ_t c_t f_t log π_t``; ``coefficients`` are those of tokens [n] or of sequences [S], 1 if None."""
-        logprobs, tokens = self.scores.logprobs[self.packed.order], self.tokens
-        weights = torch.ones_like(tokens.logs) if coefficients is None else tokens.spread(coefficients)
+        logprobs, tokens = self.statistics.logprobs[self.packed.order], self.tokens
+        terms = torch.ones_like(tokens.logs) if coefficients is None else tokens.spread(coefficients)
         if factors is not None:
-            weights = weights * factors(tokens)
-        return (weights.to(logprobs) * logprobs).sum()
+            terms = terms * factors(tokens)
+        return (terms.to(logprobs) * logprobs).sum()
 
 
 def _joined(
     passes: "Sequence[tuple[_Found, Tensor]]", group_size: int, backward: Callable[[Tensor], Tensor]
-) -> SequenceScores:
-    parts, weights = [found.tokens for found, _ in passes], [weights for _, weights in passes]
+) -> Measured:
+    parts, norms = [found.tokens for found, _ in passes], [norms for _, norms in passes]
     first = [0, *accumulate(len(part.behaviour) for part in parts)]
     tokens = ResponseTokens(
         logs=torch.cat([part.logs for part in parts]),
@@ -232,7 +232,7 @@ def _joined(
         behaviour=torch.cat([part.behaviour for part in parts]),
         lengths=torch.cat([part.lengths for part in parts]),
         group_size=group_size,
-        hidden=torch.cat([found.scores.hidden[found.packed.order] for found, _ in passes]),
+        hidden=torch.cat([found.statistics.hidden[found.packed.order] for found, _ in passes]),
     )
-    entropy = torch.cat([found.scores.entropy[found.packed.order] for found, _ in passes])
-    return SequenceScores(tokens, torch.cat(weights), entropy, backward)
+    entropy = torch.cat([found.statistics.entropy[found.packed.order] for found, _ in passes])
+    return Measured(tokens, torch.cat(norms), entropy, backward)

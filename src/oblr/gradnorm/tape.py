@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Placement
 
+from oblr.batch.segments import Segments
 from oblr.errors import SettingError
 from oblr.gradnorm.axes import token_axis
 from oblr.gradnorm.contractions import LinearNorms, square_norm
 from oblr.gradnorm.head import HeadUse
 from oblr.gradnorm.precision import autocast, no_autocast
 from oblr.gradnorm.uses import Kept, LinearUse, TiedHead, Use, Weighting
-from oblr.segments import Segments
 
 Mode = Literal["norms", "record", "weights", "sum"]
 

@@ -12,10 +12,10 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from oblr import kernels
+from oblr.batch.segments import Segments, distinct_tokens
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms, same
-from oblr.kernels import on_gpu
-from oblr.segments import Segments, distinct_tokens
 
 #: How much less room the gradients of long segments must take on a GPU than what they are made of, if they are to be
 #: kept: to weight and add them up, it reads them once more.
@@ -185,7 +185,7 @@ class LinearUse(Use):
 
     def keep(self, linear_norms: LinearNorms) -> tuple[Kept, Tensor]:
         d_in, d_out, count = self.a.shape[1], self.b.shape[1], self.segments.count
-        exact, gpu = isinstance(linear_norms, contractions.ExactNorms), on_gpu(self.b)
+        exact, gpu = isinstance(linear_norms, contractions.ExactNorms), kernels.on_gpu(self.b)
         size = count * d_in * d_out * (self.a.itemsize * WORTH if gpu else 4)
         if not exact or self.tied or self.a.nbytes + self.b.nbytes < size:
             return super().keep(linear_norms)

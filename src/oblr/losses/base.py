@@ -1,4 +1,4 @@
-"""What a loss is: its gradient, said by the factor that each response token's score is given."""
+"""What a loss is: a surrogate objective, said by the factor that it gives each response token's ∇ log π."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -6,13 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oblr.types import ResponseTokens
+from oblr.batch.types import ResponseTokens
 
 Normalise = Literal["none", "response", "group"]
 
 
-class Loss(ABC):
-    """A loss whose gradient is ``g_q = (1/G) Σ_i A_i z_i Σ_t f_it ∇θ log π(o_it|q, o_i,<t)``.
+class Surrogate(ABC):
+    """An objective whose gradient is ``g_q = (1/G) Σ_i A_i z_i Σ_t f_it ∇θ log π(o_it|q, o_i,<t)``.
 
     The factors ``f`` are constants of the gradient (importance ratios, clipped or masked), the ``z`` normalise lengths.
     On-policy ``f = 1``: losses differ in what they make of stale rollouts. Only ``gepo``, which weighs the likelier
@@ -53,11 +53,11 @@ class Loss(ABC):
         Args:
             tokens: of complete groups; where ``per_token``, of any whole responses.
             advantages: ``A_i`` [S], or [n] where the baseline's differ from token to token; the ``f`` of a ``signed``
-                loss then do too, and are [n]. Without them, which is how the weights of the baseline are found,
+                loss then do too, and are [n]. Without them, which is how the baseline's weights of rewards are found,
                 nothing is clipped that only one sign would have clipped.
         """
 
-    def weights(self, tokens: ResponseTokens, square_norms: Tensor) -> Tensor:
+    def reward_weights(self, tokens: ResponseTokens, square_norms: Tensor) -> Tensor:
         """``‖z_i Σ_t f_it ∇θ log π_it‖²``, what the baseline weighs rewards with, float64 [S].
 
         Args:
@@ -67,7 +67,7 @@ class Loss(ABC):
         return (scale if self.per_token else scale * self.factors(tokens)).square() * square_norms
 
     def coefficients(self, tokens: ResponseTokens, advantages: Tensor, per_token: bool) -> Tensor:
-        """``A_i z_i f_it / G`` of every token's score, float64 [n], if ``per_token``.
+        """``A_i z_i f_it / G`` of every token's ``∇θ log π``, float64 [n], if ``per_token``.
 
         Otherwise of every response [S]: of ``∇θ log π(o_i|q)``, or of ``Σ_t f_it ∇θ log π_it`` where ``f`` differs
         between its tokens.

@@ -2,14 +2,14 @@
 
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import NonNegative, Positive, checked
-from oblr.losses.base import Loss, Normalise
+from oblr.losses.base import Normalise, Surrogate
 from oblr.losses.clip import clipped
-from oblr.types import ResponseTokens
 
 
 @checked("loss")
-class CAPOLoss(Loss):
+class CAPOLoss(Surrogate):
     """PPO's clipped surrogate without the tokens whose own step would shift objective or policy too far.
 
     The paper's model is the output layer ``W``, logits ``W h``. Token ``t`` alone would move it by

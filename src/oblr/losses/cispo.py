@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import NonNegative, checked
-from oblr.losses.base import Loss, Normalise
-from oblr.types import ResponseTokens
+from oblr.losses.base import Normalise, Surrogate
 
 
 @checked("loss")
-class CISPOLoss(Loss):
+class CISPOLoss(Surrogate):
     """The gradient of ``sg[clip(ρ_it, 1 − ε_low, 1 + ε_high)] A_i log π(o_it|q, o_i,<t)`` with the tokens' own ratios.
 
     ``f_it`` is the clipped ratio, a weight and no function of ``θ`` (``sg``): tokens outside the bounds, which PPO

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from oblr.types import ResponseTokens
+from oblr.batch.types import ResponseTokens
 
 
 def clipped(factors: Tensor, tokens: ResponseTokens, advantages: Tensor | None, low: float, high: float) -> Tensor:

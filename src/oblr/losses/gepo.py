@@ -2,14 +2,14 @@
 
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import NonNegative, checked
-from oblr.losses.base import Loss, Normalise
+from oblr.losses.base import Normalise, Surrogate
 from oblr.losses.clip import clipped
-from oblr.types import ResponseTokens
 
 
 @checked("loss")
-class GEPOLoss(Loss):
+class GEPOLoss(Surrogate):
     """``f_i = p_i / Ê[m]`` with ``Ê[m] = Σ_j m_j² / Σ_j m_j`` over the group, ``p`` of the policy, ``m`` of behaviour.
 
     The ratio's denominator is the group's, so that one response that the behaviour policy found unlikely cannot make it

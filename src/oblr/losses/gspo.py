@@ -2,14 +2,14 @@
 
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import NonNegative, checked
-from oblr.losses.base import Loss, Normalise
+from oblr.losses.base import Normalise, Surrogate
 from oblr.losses.clip import clipped
-from oblr.types import ResponseTokens
 
 
 @checked("loss")
-class GSPOLoss(Loss):
+class GSPOLoss(Surrogate):
     """The gradient of ``min(s_i A_i, clip(s_i, 1 − ε_low, 1 + ε_high) A_i)``, ``s_i = (π(o_i|q)/μ(o_i|q))^(1/|o_i|)``.
 
     ``∇θ s_i = s_i (1/|o_i|) Σ_t ∇θ log π(o_it|q, o_i,<t)``, so ``f_i = s_i``, or 0 where it is clipped. The ``1/|o_i|``

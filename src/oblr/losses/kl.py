@@ -16,7 +16,7 @@ class KLPenalty:
 
     ``k1`` shapes the reward, as PPO does in RLHF (arXiv 1909.08593): ``R'_i = R_i − β Σ_t log μ(o_it)/ref(o_it)``, once
     per batch, with the log-probabilities of the behaviour policy. As ``E[∇θ log π] = 0``, what remains of
-    ``∇θ E[log π(o)/ref(o)]`` is ``E[log(π/ref) ∇θ log π]``: on-policy the score-function gradient of ``R'`` is that of
+    ``∇θ E[log π(o)/ref(o)]`` is ``E[log(π/ref) ∇θ log π]``: on-policy the policy gradient of ``R'`` is that of
     ``J − β KL(π‖ref)``, and baseline and SNR hold with ``R'`` in place of ``R``. On stale rollouts the penalty is
     ``μ``'s.
 
@@ -69,7 +69,7 @@ class KLPenalty:
         return penalty.index_add_(0, sequences, logs, alpha=self.coefficient)
 
     def token_coefficients(self, policy_logs: Tensor, reference_logs: Tensor) -> Tensor:
-        """``β κ_t``, to be taken from the coefficients of the tokens' scores, float64 [n]; 0 if it ``shapes_reward``.
+        """``β κ_t``, to be taken from the tokens' coefficients, float64 [n]; 0 if it ``shapes_reward``.
 
         Args:
             policy_logs, reference_logs: log-probabilities of the response tokens [n]. No gradient goes through them.

@@ -6,17 +6,17 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.kinds import LARGEST, checked
-from oblr.losses.base import Loss, Normalise
-from oblr.types import ResponseTokens
+from oblr.losses.base import Normalise, Surrogate
 
 Ratio = Literal["sequence", "token", "none"]
 Cap = Annotated[float, Ge(1), Le(LARGEST)]
 
 
 @checked("loss")
-class PolicyGradientLoss(Loss):
+class PolicyGradientLoss(Surrogate):
     """``f_it = ρ``, the importance ratio that ``ratio`` names, or ``min(ρ, C)``.
 
     ``sequence``: ``ρ_i = π(o_i|q)/μ(o_i|q)``, the paper's. Unbiased, and of a variance that grows exponentially with
@@ -28,7 +28,7 @@ class PolicyGradientLoss(Loss):
     large ratios that make up the whole gradient. Responses above it still count ``C`` times; PPO's clipping drops them.
 
     Engine and policy of the same weights round differently, and a ratio of sequences adds that up too: in bfloat16
-    :func:`oblr.checks.check_loss` refuses it where it would be little else.
+    :func:`oblr.commands.checks.check_loss` refuses it where it would be little else.
 
     Degenerate cases: on-policy all are 1. Without a cap a sequence ratio above e^709 overflows.
 

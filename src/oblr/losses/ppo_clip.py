@@ -2,14 +2,14 @@
 
 from torch import Tensor
 
+from oblr.batch.types import ResponseTokens
 from oblr.kinds import NonNegative, checked
-from oblr.losses.base import Loss, Normalise
+from oblr.losses.base import Normalise, Surrogate
 from oblr.losses.clip import clipped
-from oblr.types import ResponseTokens
 
 
 @checked("loss")
-class PPOClipLoss(Loss):
+class PPOClipLoss(Surrogate):
     """The gradient of ``min(ρ_it A_i, clip(ρ_it, 1 − ε_low, 1 + ε_high) A_i)`` with the tokens' own ratios.
 
     ``f_it = ρ_it``, or 0 where ``A_i > 0`` and ``ρ_it > 1 + ε_high`` or ``A_i < 0`` and ``ρ_it < 1 − ε_low``: a token

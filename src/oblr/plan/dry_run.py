@@ -15,12 +15,12 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oblr.plan.places import Places, place
-from oblr.plan.work import Op, Sync, Work, name_of, operations, tensors, touched, waits
+from oblr.plan.placement import FakeDevice, Placement
+from oblr.plan.work import Work, name_of, operations, tensors, waits
 
 Bytes = Counter[str]
 #: a parameter's name and how often it has been come to
-Place = tuple[str, int]
+Visit = tuple[str, int]
 #: Floating-point tensors of more elements are never made, on the device none.
 SMALL = 2**14
 _INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten._unsafe_index.Tensor}
@@ -58,12 +58,10 @@ class DryRun(TorchDispatchMode):
     Floating-point tensors are fake where they are large or on the device, whatever they are made of. Indices stay real,
     because shapes depend on them: which token belongs to which sequence. What the program is given is made under
     :attr:`fake`, and :meth:`adopt`\ ed.
-    Fake tensors are on the device; of real ones those that the program moves or makes there, see :mod:`~.places`.
 
     Attributes:
+        device: what operations on it did, and which tensors are there.
         live: bytes by kind.
-        work: what operations on the device did.
-        phase: of the work.
         peaks: the bytes by kind when most were live, between coming to one parameter and coming to the next.
         moved: bytes that each rank of the world receives, by collective.
         shapes: kinds of tensors that their shape tells.
@@ -77,19 +75,15 @@ class DryRun(TorchDispatchMode):
         self.kind: str | None = None
         self.storages: dict[int, tuple[str, int]] = {}
         self.names: dict[int, str] = {}
-        self.work, self.phase = Work(), "rest"
-        self.busy = 0  # operations under way
-        self.counting = True
-        self.places = Places(self)
-        self.placed: dict[int, bool] = {}  # whether it is on the device, where a tensor's being fake does not tell
-        self.made_on: bool | None = None
+        self.device = FakeDevice()
+        self.placement = Placement(self.device)
         self.filling: set[Any] = set()  # operations that fill the tensors they are given to write into
         self.restart()
 
     def restart(self) -> None:
         """Forget all peaks, what was moved and what was done."""
-        self.work = Work()
-        self.peaks: dict[Place, Bytes] = {}
+        self.device.work = Work()
+        self.peaks: dict[Visit, Bytes] = {}
         self.moved: Bytes = Counter()
         self.visits: Counter[str] = Counter()
         self.come_to("")
@@ -110,62 +104,12 @@ class DryRun(TorchDispatchMode):
             self.kind = None
 
     def adopt(self, kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Count tensors that were made outside, and remember them as places."""
+        """Count tensors that were made outside, and know them by their names."""
         with self.making(kind):
             for name, tensor in named:
                 local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
                 self.see(local)
                 self.names[local.untyped_storage()._cdata] = name
-
-    @contextmanager
-    def doing(self, phase: str) -> Iterator[None]:
-        before, self.phase = self.phase, phase
-        try:
-            yield
-        finally:
-            self.phase = before
-
-    @contextmanager
-    def making_on(self, device: bool | None) -> Iterator[None]:
-        """What is made of no tensors inside is on the device, or on the host."""
-        before, self.made_on = self.made_on, device
-        try:
-            yield
-        finally:
-            self.made_on = before
-
-    @contextmanager
-    def moving_to(self, device: bool) -> Iterator[None]:
-        """What is made inside is there, whatever it is made of; it takes no kernel."""
-        self.counting = False
-        try:
-            with self.making_on(device):
-                yield
-        finally:
-            self.counting = True
-
-    @contextmanager
-    def whole(self, func: Any, args: Any, kwargs: Any) -> Iterator[list[Any]]:
-        """All that is done inside is one operation; yields a list to put its result into."""
-        results: list[Any] = []
-        counting, self.counting = self.counting, False
-        try:
-            yield results
-        finally:
-            self.counting = counting
-        inputs, outputs = list(tensors((args, *kwargs.values()))), list(tensors(results))
-        if counting and any(map(self.on_device, inputs)):
-            size = sum(map(touched, inputs)) + sum(map(touched, outputs))
-            dtype = str(outputs[0].dtype).removeprefix("torch.")
-            self.work.ops[Op(self.phase, func.__name__, dtype, 0, size, 1)] += 1
-
-    def on_device(self, tensor: Tensor) -> bool:
-        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        return self.placed.get(local.untyped_storage()._cdata, isinstance(local, FakeTensor))
-
-    def wait(self, what: str, times: int = 1) -> None:
-        """The host waits for the device."""
-        self.work.syncs[Sync(self.phase, place(), what)] += times
 
     def __enter__(self) -> "DryRun":
         # FSDP2 gives memory back by resizing storages, which is no operation.
@@ -179,8 +123,8 @@ class DryRun(TorchDispatchMode):
         torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment, method-assign]
         super().__enter__()
         self.inside = ExitStack()
-        self.inside.enter_context(self.places.of_fake_tensors())
-        self.inside.enter_context(self.places)
+        self.inside.enter_context(self.placement.of_fake_tensors())
+        self.inside.enter_context(self.placement)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -193,14 +137,14 @@ class DryRun(TorchDispatchMode):
             return func(*args)
         if DTensor in types:
             return NotImplemented  # its local tensors come by
-        self.busy += 1
+        self.device.busy += 1
         try:
             return self.operate(func, args, kwargs or {})
         finally:
-            self.busy -= 1
+            self.device.busy -= 1
 
     def operate(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inputs = list(tensors((args, *kwargs.values())))
+        device, inputs = self.device, list(tensors((args, *kwargs.values())))
         if any(getattr(tensor, "fake_mode", self.fake) is not self.fake for tensor in inputs):
             return func(*args, **kwargs)  # DTensor tries shapes out
         for tensor in inputs:
@@ -208,16 +152,16 @@ class DryRun(TorchDispatchMode):
             if name is not None and name != self.name:
                 self.come_to(name)
         fake = any(isinstance(tensor, FakeTensor) for tensor in inputs)
-        on_device = any(map(self.on_device, inputs)) if inputs else bool(self.made_on)
-        if on_device and self.counting and (times := waits(func, args, kwargs, self.on_device)):
-            self.wait(name_of(func), times)
+        on_device = any(map(device.on_device, inputs)) if inputs else bool(device.made_on)
+        if on_device and device.counting and (times := waits(func, args, kwargs, device.on_device)):
+            device.wait(name_of(func), times)
         if fake and func in _INDEXING:
             args = (args[0], [part for index in args[1] for part in _positions(index)], *args[2:])
         if fake and func is torch.ops.aten._local_scalar_dense.default and args[0].is_floating_point():
             return 1.0  # what was waited for; it means nothing
         if func in _COLLECTIVES:
             self.move(func, args)
-        there = on_device if self.counting or self.made_on is None else self.made_on
+        there = on_device if device.counting or device.made_on is None else device.made_on
         if fake:
             out = self.pretend(func, args, kwargs)
         else:
@@ -229,8 +173,8 @@ class DryRun(TorchDispatchMode):
         for tensor in tensors(out):
             if not tensor.is_meta and getattr(tensor, "fake_mode", self.fake) is self.fake:
                 self.see(tensor, there)
-        if on_device and self.counting:
-            self.work.ops.update(operations(func, args, kwargs, out, self.phase))
+        if on_device and device.counting:
+            device.work.ops.update(operations(func, args, kwargs, out, device.phase))
         return out
 
     def pretend(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -265,7 +209,7 @@ class DryRun(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage._cdata not in self.storages:
             if on_device != isinstance(tensor, FakeTensor):
-                self.placed[storage._cdata] = on_device
+                self.device.placed[storage._cdata] = on_device
             self.storages[storage._cdata] = (self.kind or self.kind_of(tensor), 0)
             weakref.finalize(storage, self.free, storage._cdata)
             self.measure(storage)
@@ -284,7 +228,7 @@ class DryRun(TorchDispatchMode):
     def free(self, key: int) -> None:
         kind, size = self.storages.pop(key)
         self.names.pop(key, None)
-        self.placed.pop(key, None)
+        self.device.placed.pop(key, None)
         self.add(kind, -size)
 
     def add(self, kind: str, size: int) -> None:

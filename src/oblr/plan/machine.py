@@ -8,14 +8,14 @@ from statistics import median
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from oblr.batch.packing import pack
 from oblr.gradnorm.measure import GradNorms
-from oblr.packing import pack
 from oblr.plan.dry_run import DryRun
-from oblr.plan.places import DEVICE, HOST
+from oblr.plan.placement import DEVICE, HOST
 from oblr.plan.roofline import Speed, predict
 from oblr.plan.update import Batch, fake_model
 from oblr.plan.work import Work
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 #: Seconds before each update that is measured.
 PAUSE = 0.05
@@ -60,17 +60,17 @@ def _update(config: Qwen3Config, batch: Batch, times: int) -> tuple[Work, float]
     lengths = [batch.longest] * batch.groups * batch.group_size
     norms, rollouts, run = GradNorms("exact", "one"), batch.rollouts(lengths), DryRun()
 
-    def update(scorer: TokenScorer, device: torch.device) -> None:
+    def update(model: PolicyModel, device: torch.device) -> None:
         packed = pack(rollouts).to(device)
-        with norms.score(scorer, scorer.lm, [packed], batch.group_size) as scores:
-            scores.backward(torch.ones(len(lengths), dtype=torch.float64, device=device))
+        with norms.measure(model, model.lm, [packed], batch.group_size) as measured:
+            measured.backward(torch.ones(len(lengths), dtype=torch.float64, device=device))
 
-    counted = TokenScorer(fake_model(run, config, "float32"), 1.0)
+    counted = PolicyModel(fake_model(run, config, "float32"), 1.0)
     with run:
         update(counted, DEVICE)
     with torch.random.fork_rng():
-        real = TokenScorer(Qwen3ForCausalLM(config).train(), 1.0)
-    return run.work, _seconds(lambda: update(real, HOST), times, rest)
+        real = PolicyModel(Qwen3ForCausalLM(config).train(), 1.0)
+    return run.device.work, _seconds(lambda: update(real, HOST), times, rest)
 
 
 def rest() -> None:

@@ -178,7 +178,7 @@ class Draft:
         policy, world, batch, device = self.policy, self.world, self.batch, self.device
         lasting = self.duration
         update = self.timed if self.usual.of(batch) == batch else self.update(batch)
-        norms = policy.baseline.needs_norms and policy.gradnorm.measures
+        norms = policy.baseline.needs_norms and policy.gradnorm.has_norms
         training, generation, sync = update.peak.copy(), update.resident + self.generating, update.sync.copy()
         sync += self.engine_state | Bytes({"engine weights": self.generating["engine weights"]})
         rollouts = max(generation, sync, key=lambda live: live.total())

@@ -7,11 +7,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from oblr.batch.types import LogprobGap, Rollout, RolloutBatch
 from oblr.gradnorm.tape import Tape
 from oblr.plan.dry_run import Bytes, DryRun
 from oblr.plan.work import Work
 from oblr.policy.step import PolicyModule
-from oblr.types import LogprobGap, Rollout, RolloutBatch
 
 #: In the order of tables. ``norms``: squared norms of weight gradients, and those gradients where they come with them.
 PHASES = ("forward", "backward", "recomputation", "norms", "weight gradients", "optimizer", "rest")
@@ -37,13 +37,13 @@ class Alone:
 
 
 @contextmanager
-def phases(run: DryRun, lm: nn.Module, scorer: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def phases(run: DryRun, lm: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Tell ``run`` which phase it is in; elsewhere it is in ``rest``, and in ``backward`` as it sees by itself."""
     stack: list[Any] = []
 
     def enter(phase: Callable[[], str]) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            stack.append(run.doing(phase()))
+            stack.append(run.device.doing(phase()))
             stack[-1].__enter__()
 
         return hook
@@ -53,15 +53,15 @@ def phases(run: DryRun, lm: nn.Module, scorer: nn.Module, optimizer: torch.optim
 
     def watched(take: Callable[..., Any], phase: Callable[[Tape], str]) -> Callable[..., Any]:
         def call(tape: Tape, *args: Any, **kwargs: Any) -> Any:
-            with run.doing(phase(tape)):
+            with run.device.doing(phase(tape)):
                 return take(tape, *args, **kwargs)
 
         return call
 
     blocks = cast(nn.ModuleList, cast(Any, lm).base_model.layers)
-    again = enter(lambda: "recomputation" if run.phase in ("backward", "recomputation") else run.phase)
+    again = enter(lambda: "recomputation" if run.device.phase in ("backward", "recomputation") else run.device.phase)
     with ExitStack() as hooks:
-        for module, before in [(scorer, enter(lambda: "forward")), *((block, again) for block in blocks)]:
+        for module, before in [(model, enter(lambda: "forward")), *((block, again) for block in blocks)]:
             hooks.callback(module.register_forward_pre_hook(before).remove)
             # Checkpointing ends what it computes again by an error, as soon as it has all that it needs.
             hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
@@ -87,17 +87,17 @@ def micro_batches(
         what the last micro-batch computes and receives, its packing included, and what the update computes besides:
         autocast rounds weights in the first one, for all.
     """
-    passed = [(run.work.copy(), run.moved.copy())]
+    passed = [(run.device.work.copy(), run.moved.copy())]
     own = policy.micro_batches
 
     def watched(*args: Any) -> Iterator[Any]:
         for micro_batch in own(*args):
             yield micro_batch
-            passed.append((run.work.copy(), run.moved.copy()))
+            passed.append((run.device.work.copy(), run.moved.copy()))
 
-    before, batch = run.work.copy(), RolloutBatch(rollouts * times, group_size, 0)
+    before, batch = run.device.work.copy(), RolloutBatch(rollouts * times, group_size, 0)
     policy.__dict__["micro_batches"] = watched
-    policy.refusals.judge = lambda report, step: False  # type: ignore[method-assign]  # its numbers mean nothing
+    policy.refusals.judge = lambda stats, step: False  # type: ignore[method-assign]  # its numbers mean nothing
     try:
         policy.update(batch, batch.rewards, LogprobGap(0.0, 0.0, 0.0), fresh=True)
     finally:
@@ -106,4 +106,4 @@ def micro_batches(
         raise AssertionError(f"{len(passed) - 1} micro-batches instead of {times}")
     (earlier, moved_earlier), (later, moved_later) = passed[-2:]
     work = later - earlier
-    return work, moved_later - moved_earlier, run.work - before - work * times
+    return work, moved_later - moved_earlier, run.device.work - before - work * times

@@ -107,7 +107,7 @@ def model_flops(config: PretrainedConfig, lengths: list[int], targets: int, froz
     """Of one forward and backward: ``6·P·T`` and causal attention; the head, where it is asked, and no look-up.
 
     Args:
-        lengths: tokens of each sequence.  targets: tokens that are scored.
+        lengths: tokens of each sequence.  targets: tokens that are predicted.
         frozen: whether the weights have no gradients: ``4·P·T``.
     """
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

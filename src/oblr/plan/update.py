@@ -15,22 +15,22 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from oblr.batch.packing import pack, partition
+from oblr.batch.segments import cut
+from oblr.batch.types import Rollout
 from oblr.gradnorm.head import SLICE
-from oblr.kernels import as_on_gpu
-from oblr.packing import pack, plan
-from oblr.plan.dry_run import Bytes, DryRun, Place, fake_world, shapes_in_transit
+from oblr.plan.dry_run import Bytes, DryRun, Visit, fake_world, shapes_in_transit
 from oblr.plan.liger import stand_in_for_liger
 from oblr.plan.phases import Alone, micro_batches, phases
-from oblr.plan.places import DEVICE
+from oblr.plan.placement import DEVICE, as_on_gpu
 from oblr.plan.work import Work
 from oblr.policy.attention import SDPA, choose_attention
 from oblr.policy.fused import fuse_torch
 from oblr.policy.loading import checkpoint_blocks
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.reference import Reference
 from oblr.policy.step import PolicyModule
-from oblr.segments import cut
-from oblr.types import Completion, Problem, Rollout
+from oblr.problem import Completion, Problem
 
 #: Blocks at the start and at the end of a model that may differ from those between: the backward pass begins at the
 #: end, and FSDP2 works ahead by two.
@@ -85,7 +85,7 @@ class Batch:
     def split(self, token_budget: int) -> list[list[int]]:
         """Those of two parts of a group too large for one, which show what all take; empty if there is none."""
         group = [self.longest] * self.group_size
-        ((_, n_parts),) = plan([group], [True], token_budget, lambda counts: counts)
+        ((_, n_parts),) = partition([group], [True], token_budget, lambda counts: counts)
         return [list(part) for part in cut(group, n_parts)[:2]] if n_parts > 1 else []
 
     def rollouts(self, lengths: Sequence[int]) -> list[Rollout]:
@@ -133,9 +133,9 @@ class Update:
 
 @dataclass(frozen=True)
 class _Run:
-    update: dict[Place, Bytes]
+    update: dict[Visit, Bytes]
     resident: Bytes
-    sync: dict[Place, Bytes]
+    sync: dict[Visit, Bytes]
     moved: Bytes
     moved_by_sync: Bytes
     work: Work
@@ -177,9 +177,9 @@ def plan_update(policy: PolicyModule, config: PretrainedConfig, world: World, ba
     def all_layers(a: Work, b: Work) -> Work:
         return a + (b - a) * groups
 
-    def furthest(a: dict[Place, Bytes], b: dict[Place, Bytes]) -> Bytes:
-        near, far = _places(a, few, edges), _places(b, few + alike, edges)
-        return _peak({place: further(near[place], far[place]) for place in near.keys() & far.keys()})
+    def furthest(a: dict[Visit, Bytes], b: dict[Visit, Bytes]) -> Bytes:
+        near, far = _visits(a, few, edges), _visits(b, few + alike, edges)
+        return _peak({visit: further(near[visit], far[visit]) for visit in near.keys() & far.keys()})
 
     return Update(
         furthest(less.update, more.update),
@@ -204,7 +204,7 @@ def _shortened(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     return config
 
 
-def _places(peaks: dict[Place, Bytes], layers: int, edges: tuple[int, int]) -> dict[Any, Bytes]:
+def _visits(peaks: dict[Visit, Bytes], layers: int, edges: tuple[int, int]) -> dict[Any, Bytes]:
     """Blocks by their distance from the nearer end."""
     placed = {}
     for (name, visit), live in peaks.items():
@@ -224,15 +224,15 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
     run = DryRun()
     policy.to(DEVICE)
     with fake_world(world.shards, world.replicas) as mesh, ExitStack() as ways:
-        scorer = _scorer(run, policy, config, world, mesh, ways, adapted=True)
-        policy.scorer = scorer
-        parameters = {name: p for name, p in scorer.named_parameters() if p.requires_grad}
+        model = _model(run, policy, config, world, mesh, ways, adapted=True)
+        policy.scorer = model
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         run.adopt("adapters" if policy.lora else "weights", parameters.items())
-        run.adopt("weights", scorer.named_parameters())
-        run.shapes = shapes_in_transit(scorer.lm)
+        run.adopt("weights", model.named_parameters())
+        run.shapes = shapes_in_transit(model.lm)
         policy.reference = None
         if policy.kl is not None:
-            reference = _scorer(run, policy, config, world, mesh, ways, adapted=False)
+            reference = _model(run, policy, config, world, mesh, ways, adapted=False)
             run.adopt("reference model", ((f"reference.{name}", p) for name, p in reference.named_parameters()))
             policy.reference = Reference(reference, policy.kl)
         with run, torch.autocast("cpu", torch.bfloat16) if world.mixed else nullcontext():
@@ -252,21 +252,21 @@ def _dry_run(policy: PolicyModule, config: PretrainedConfig, world: World, batch
             policy.trainer = trainer  # type: ignore[assignment]
             policy.__dict__["optimizers"] = lambda: optimizer
             optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
-            with phases(run, scorer.lm, scorer, optimizer), as_on_gpu() if world.gpu else nullcontext():
+            with phases(run, model.lm, model, optimizer), as_on_gpu() if world.gpu else nullcontext():
                 work, moved, once = _updates(run, policy, batch)
             for p in parameters.values():  # as the policy does after its step, here after two
                 p.grad = None
             del gradients, gradient, p
             update, resident = run.peaks, run.live.copy()
             run.restart()
-            for _ in scorer.weights(torch.bfloat16 if world.mixed else None):
+            for _ in model.weights(torch.bfloat16 if world.mixed else None):
                 pass
         del policy.scorer, policy.reference, policy.__dict__["optimizers"]
         policy.trainer = None
     return _Run(update, resident, run.peaks, moved, run.moved, work, once)
 
 
-def _scorer(
+def _model(
     run: DryRun,
     policy: PolicyModule,
     config: PretrainedConfig,
@@ -274,7 +274,7 @@ def _scorer(
     mesh: DeviceMesh,
     ways: ExitStack,
     adapted: bool,
-) -> TokenScorer:
+) -> PolicyModel:
     computed = torch.bfloat16 if world.mixed else getattr(torch, policy.dtype_name)
     chosen = choose_attention(config, world.gpu, computed)
     attention = chosen if policy.attention == "auto" else policy.attention
@@ -284,11 +284,11 @@ def _scorer(
         ways.enter_context(stand_in_for_liger(lm))
     if adapted:
         adapt(lm, policy, world)
-    scorer = TokenScorer(lm, policy.temperature)
-    checkpoint_blocks(scorer.lm, world.checkpointing)
+    model = PolicyModel(lm, policy.temperature)
+    checkpoint_blocks(model.lm, world.checkpointing)
     if world.sharded:
-        scorer.shard(mesh, torch.bfloat16 if world.mixed else None)
-    return scorer
+        model.shard(mesh, torch.bfloat16 if world.mixed else None)
+    return model
 
 
 def _updates(run: DryRun, policy: PolicyModule, batch: Batch) -> tuple[Work, Bytes, Work]:

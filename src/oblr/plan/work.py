@@ -35,10 +35,10 @@ class Op(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A wait of the host for the device. ``place``: the line of our source that asks for it; ``what``: by what."""
+    """A wait of the host for the device. ``line``: the one of our source that asks for it; ``what``: by what."""
 
     phase: str
-    place: str
+    line: str
     what: str
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PretrainedConfig
 
+from oblr.batch.packing import PackedBatch
 from oblr.errors import SettingError
 from oblr.gradnorm.precision import autocast
-from oblr.packing import PackedBatch
 
 SDPA, VARLEN = "sdpa", "varlen"
 #: What a model may ask of its attention that the kernel does not do.

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from oblr.batch.types import Rollout
 from oblr.errors import RunError, SettingError
 from oblr.gradnorm.precision import no_autocast
-from oblr.policy.model import TokenScorer, copies
+from oblr.policy.model import PolicyModel, copies
 from oblr.run.ranks import of_run
-from oblr.types import Rollout
 
 #: ``c_i``: the last one's is 1, and one response does not count.
 COEFFICIENTS = (0.8, 0.0, -0.5, 1.0)
@@ -46,27 +46,27 @@ class Truth:
 class Plain:
     """Plain autograd of the probes ``rollouts``; passes of all ranks where the policy is sharded."""
 
-    def __init__(self, scorer: TokenScorer, rollouts: Sequence[Rollout]):
-        self.scorer, self.rollouts = scorer, rollouts
+    def __init__(self, model: PolicyModel, rollouts: Sequence[Rollout]):
+        self.model, self.rollouts = model, rollouts
 
     def own(self, i: int) -> Tensor:
         """Log-probabilities of the i-th response, float32."""
         prompt, response = self.rollouts[i].prompt_ids, self.rollouts[i].completion.token_ids
-        with evaluating(self.scorer.lm), one_line("its own forward fails"):
-            return self.scorer.own(torch.tensor(prompt + response, device=device(self.scorer)))[len(prompt) - 1 :]
+        with evaluating(self.model.lm), one_line("its own forward fails"):
+            return self.model.own(torch.tensor(prompt + response, device=device(self.model)))[len(prompt) - 1 :]
 
     def truth(self) -> Truth:
         """Leaves ``Σ_i c_i ∇log π(o_i|q)`` in ``.grad``."""
         logs, parts = [], []
         for i in range(len(self.rollouts)):
-            self.scorer.zero_grad()
+            self.model.zero_grad()
             logs.append(differentiate(self.own(i), 1.0))
-            parts.append(squares(self.scorer))
+            parts.append(squares(self.model))
         differentiate(self.own(2), COEFFICIENTS[2])  # the gradient of the last one is still there
         norms = torch.stack(parts).sum(1)
-        groups = torch.stack([COEFFICIENTS[0] ** 2 * norms[0], squares(self.scorer).sum()])
+        groups = torch.stack([COEFFICIENTS[0] ** 2 * norms[0], squares(self.model).sum()])
         differentiate(self.own(0), COEFFICIENTS[0])
-        return Truth(torch.cat(logs), norms, groups, torch.stack(parts), squares(self.scorer))
+        return Truth(torch.cat(logs), norms, groups, torch.stack(parts), squares(self.model))
 
     def add_gradient(self, sign: float = 1.0) -> None:
         """Adds ``± Σ_i c_i ∇log π(o_i|q)`` to ``.grad``."""
@@ -92,7 +92,7 @@ class Gaps:
     parts: Tensor
 
 
-def gaps(scorer: TokenScorer, truth: Truth, logs: Tensor, found: Tensor, expected: Tensor) -> Gaps:
+def gaps(model: PolicyModel, truth: Truth, logs: Tensor, found: Tensor, expected: Tensor) -> Gaps:
     """Of log-probabilities and squared norms from the truth, and of what is left in ``.grad``, where nothing should be.
 
     Collective.
@@ -100,7 +100,7 @@ def gaps(scorer: TokenScorer, truth: Truth, logs: Tensor, found: Tensor, expecte
     Args:
         logs: [n], in the truth's order.  found, expected: ``n_i`` and ``‖g_q‖²``.
     """
-    left, whole = squares(scorer).sqrt(), truth.squares.sqrt()
+    left, whole = squares(model).sqrt(), truth.squares.sqrt()
     of_logs = (logs - truth.logs).norm() / truth.logs.norm()
     of_norms = ((found - expected).abs() / expected).max()
     # where a parameter has no gradient, as one that is not used has not, nothing is no difference
@@ -128,21 +128,21 @@ def trained(lm: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in lm.named_parameters() if p.requires_grad}
 
 
-def device(scorer: TokenScorer) -> torch.device:
+def device(model: PolicyModel) -> torch.device:
     """Where sequences go: shards may lie in host memory."""
-    return of_run().device if scorer.sharded else next(scorer.parameters()).device
+    return of_run().device if model.sharded else next(model.parameters()).device
 
 
-def squares(scorer: TokenScorer) -> Tensor:
+def squares(model: PolicyModel) -> Tensor:
     """``‖.grad‖²`` of each trained parameter, float64 [P]."""
     found = []
-    for p in trained(scorer.lm).values():
+    for p in trained(model.lm).values():
         grad = torch.zeros(1) if p.grad is None else p.grad
         of_ranks = copies(grad) if isinstance(grad, DTensor) else 1
         grad = grad.to_local() if isinstance(grad, DTensor) else grad
         rows = torch.linalg.vector_norm(grad, dim=-1, dtype=torch.float32)  # a sum of a million would be 1e-4 off
-        found.append((rows.double().square().sum() / of_ranks).to(device(scorer)))
-    return of_run().reduce(torch.stack(found)) if scorer.sharded else torch.stack(found)
+        found.append((rows.double().square().sum() / of_ranks).to(device(model)))
+    return of_run().reduce(torch.stack(found)) if model.sharded else torch.stack(found)
 
 
 @contextmanager

@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oblr.batch.packing import PackedBatch
 from oblr.gradnorm.capture import capture
-from oblr.packing import PackedBatch
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.run.ranks import of_run
 
 
-def strange_layer(scorer: TokenScorer, packed: PackedBatch, own: Callable[[int], object], rounding: float) -> str:
+def strange_layer(model: PolicyModel, packed: PackedBatch, own: Callable[[int], object], rounding: float) -> str:
     """The first layer whose output is another in the step's route than in the model's own forward; its head if none.
 
     Args:
         own: the model's forward of the i-th sequence of ``packed``.
         rounding: the largest relative difference of outputs that is.
     """
-    lm = scorer.lm
+    lm = model.lm
     with torch.no_grad(), _outputs(lm) as computed, capture(lm, packed.segments, packed.target_segments):
-        scorer(packed)
+        model(packed)
     gaps: dict[str, float] = {}
     for i, size in enumerate(packed.segments.sizes):
         with torch.no_grad(), _outputs(lm) as alone:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
+from oblr.batch.types import StepStatistics
 from oblr.errors import RefusedError
 from oblr.run.ranks import of_run
-from oblr.types import StepReport
 
 log = logging.getLogger(__name__)
 #: So many refused steps in a row end a run.
@@ -22,36 +22,36 @@ class Fault(NamedTuple):
     problem: str
 
 
-def first_fault(report: StepReport) -> Fault | None:
+def first_fault(stats: StepStatistics) -> Fault | None:
     """The first cause for which the step cannot be taken, in the order in which one follows from another.
 
     Rewards count in all groups, since baselines look at the whole step; the rest in those that took part. Where all
     that is known of the responses is finite and the gradient is not, the response is the one of the largest
     coefficient. All ranks are given the same, and find the same.
     """
-    every, live = torch.ones_like(report.live), report.live
+    every, live = torch.ones_like(stats.live), stats.live
     for name, values, groups in (
-        ("reward", report.scores, every),
-        ("reward less its KL penalty", report.rewards, every),
-        ("log π − log μ", report.log_ratios, live),
-        ("weight in the baseline", report.weights, live),
-        ("advantage", report.advantages, live),
-        ("coefficient", report.coefficients, live),
+        ("reward", stats.scores, every),
+        ("reward less its KL penalty", stats.rewards, every),
+        ("log π − log μ", stats.log_ratios, live),
+        ("weight in the baseline", stats.reward_weights, live),
+        ("advantage", stats.advantages, live),
+        ("coefficient", stats.coefficients, live),
     ):
         wrong = ~values.isfinite() & groups[:, None]
         if wrong.any():
             group, response = wrong.nonzero()[0].tolist()
             return Fault(group, response, f"its {name} is {values[group, response]:g}")
-    wrong = ~report.group_squares.isfinite() & live
-    if report.moments.finite and not wrong.any():
+    wrong = ~stats.group_squares.isfinite() & live
+    if stats.moments.finite and not wrong.any():
         return None
-    suspects = report.coefficients.masked_fill(~(wrong if wrong.any() else live)[:, None], -1)
+    suspects = stats.coefficients.masked_fill(~(wrong if wrong.any() else live)[:, None], -1)
     group, response = divmod(int(suspects.argmax()), suspects.shape[1])
-    size, ratio = report.coefficients[group, response], report.log_ratios[group, response]
+    size, ratio = stats.coefficients[group, response], stats.log_ratios[group, response]
     return Fault(
         group,
         response,
-        f"the gradient overflows (M1 = {report.moments.mean_square:g}), and its coefficient is the largest, "
+        f"the gradient overflows (M1 = {stats.moments.mean_square:g}), and its coefficient is the largest, "
         f"{size:.3g} with log π − log μ = {ratio:.3g}",
     )
 
@@ -69,14 +69,14 @@ class Refusals:
         self.count = self.streak = 0
         self.reason = ""
 
-    def judge(self, report: StepReport, step: int) -> bool:
+    def judge(self, stats: StepStatistics, step: int) -> bool:
         """Whether the step is refused; the first rank then says why. Collective where it is."""
-        fault = first_fault(report)
+        fault = first_fault(stats)
         if fault is None:
             self.streak = 0
             return False
         self.count, self.streak = self.count + 1, self.streak + 1
-        ranks, batch = of_run(), report.batch
+        ranks, batch = of_run(), stats.batch
         rank, group = divmod(fault.group, batch.n_groups)
         problem = ranks.objects(batch.group(group)[fault.response].problem.id)[rank]
         self.reason = (

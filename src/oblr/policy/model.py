@@ -1,4 +1,4 @@
-"""Score with a Hugging Face causal LM, shard and export it."""
+"""The policy's model: a Hugging Face causal LM as the step sees it, sharded and exported."""
 
 import functools
 import math
@@ -23,10 +23,11 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.types import TokenStatistics
 from oblr.errors import ExportError, SettingError
-from oblr.gradnorm.head import head_scores, is_plain, needs_slices
+from oblr.gradnorm.head import head_statistics, is_plain, needs_slices
 from oblr.gradnorm.precision import no_autocast
-from oblr.packing import PackedBatch
 from oblr.policy.adapter import LoRA, adapters, factors, frozen, merged, save
 from oblr.policy.attention import SDPA, VARLEN, boundaries
 from oblr.policy.export import write, write_weights
@@ -37,7 +38,6 @@ from oblr.policy.logits import head_path
 from oblr.policy.positions import longest_row
 from oblr.run.disk import put
 from oblr.run.ranks import of_run
-from oblr.types import TokenScores
 
 
 def whole(p: Tensor, dtype: torch.dtype) -> Tensor:
@@ -56,7 +56,7 @@ def copies(x: DTensor) -> int:
     return math.prod(size for size, placement in sizes if placement.is_replicate())
 
 
-class TokenScorer(nn.Module):
+class PolicyModel(nn.Module):
     """A causal LM as the step sees it: packed sequences in, log-probabilities of the response tokens out.
 
     Args:
@@ -77,7 +77,7 @@ class TokenScorer(nn.Module):
         #: Most tokens of a row of packed sequences, if the model has such a bound.
         self.longest_row = longest_row(lm)
 
-    def forward(self, packed: PackedBatch) -> TokenScores:
+    def forward(self, packed: PackedBatch) -> TokenStatistics:
         hidden = self.lm.base_model(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,
@@ -88,14 +88,14 @@ class TokenScorer(nn.Module):
         hidden = hidden if self.path.before == 1 else hidden * self.path.before
         head, path = self.lm.get_output_embeddings(), self.path
         if path.cap is None and is_plain(head) and (self.in_slices or needs_slices(head, len(hidden))):
-            return head_scores(head, hidden, packed.targets, self.temperature / path.scale)
+            return head_statistics(head, hidden, packed.targets, self.temperature / path.scale)
         logprobs = path.bend(head(hidden).float()).div_(self.temperature).log_softmax(-1)
         with torch.no_grad(), no_autocast(logprobs):  # without a second array of the logits' size
             probabilities = logprobs.exp()
             entropy = -torch.einsum("nv,nv->n", probabilities, logprobs)
             collision = torch.linalg.vector_norm(probabilities, dim=-1).square()
         logprobs = logprobs.gather(-1, packed.targets[:, None]).squeeze(-1)
-        return TokenScores(logprobs, entropy, collision, hidden.detach())
+        return TokenStatistics(logprobs, entropy, collision, hidden.detach())
 
     def own(self, ids: Tensor) -> Tensor:
         """Log-probabilities of a sequence's tokens [L] but the first, float32 [L − 1], by the model's own forward.
@@ -204,15 +204,15 @@ def load_sharded(
     cpu_offload: bool = False,
     attention: str = SDPA,
     lora: LoRA | None = None,
-) -> TokenScorer:
-    """A scorer with the causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
+) -> PolicyModel:
+    """The causal LM at ``path`` under FSDP2; a process reads its own rows of each weight and no others.
 
     Collective.
 
     Args:
         path, dtype, attention: see :func:`~oblr.policy.loading.load_model`; ``dtype`` is that of the trained shards.
-        temperature: see :class:`TokenScorer`.
-        mesh, compute_dtype, cpu_offload: see :meth:`TokenScorer.shard`.
+        temperature: see :class:`PolicyModel`.
+        mesh, compute_dtype, cpu_offload: see :meth:`PolicyModel.shard`.
         lora: adapters, if they are what is trained.
 
     Raises:
@@ -229,8 +229,8 @@ def load_sharded(
         fuse(lm)
     if lora is not None:
         lora.attach(lm, mixed=compute_dtype is not None)
-    scorer = TokenScorer(lm, temperature)
-    scorer.shard(mesh, compute_dtype, cpu_offload)
+    model = PolicyModel(lm, temperature)
+    model.shard(mesh, compute_dtype, cpu_offload)
     lm.to_empty(device="cpu" if cpu_offload else mesh.device_type)
     lm.tie_weights()
     for module in lm.modules():
@@ -246,4 +246,4 @@ def load_sharded(
         lm.generation_config = GenerationConfig.from_pretrained(path)
     if lora is not None:
         lora.initialise(lm)
-    return scorer.train()
+    return model.train()

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from oblr.batch.packing import PackedBatch, lay_out, pack
+from oblr.batch.types import Rollout, TokenStatistics
 from oblr.errors import SettingError
-from oblr.packing import PackedBatch, lay_out, pack
-from oblr.types import Rollout, TokenScores
 
 #: What a window is while probes run: several times shorter than they are.
 WINDOW = 9
@@ -113,33 +113,33 @@ def short_windows(lm: nn.Module, reach: int | None) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-Scorer = Callable[[PackedBatch], TokenScores]
+Model = Callable[[PackedBatch], TokenStatistics]
 
 
-def beside(scorer: Scorer, rollouts: Sequence[Rollout], truth: Tensor, longest: int, row: int | None) -> Tensor:
+def beside(model: Model, rollouts: Sequence[Rollout], truth: Tensor, longest: int, row: int | None) -> Tensor:
     """Relative difference, float64 [], of log-probabilities that are packed beside the end of a long sequence.
 
     That is the first rollout, at the last positions of ``longest`` tokens; it is not compared.
 
     Args:
         truth: log-probabilities of the rollouts one at a time, in their order, float64.
-        row: see :func:`~oblr.packing.pack`.
+        row: see :func:`~oblr.batch.packing.pack`.
     """
     packed = pack(rollouts, row)
     moved = packed.segments.host.view(packed.position_ids.shape) == 0
     packed.position_ids[moved] += max(longest - rollouts[0].n_tokens, 0)
-    return _gap(scorer, packed, truth, skip=1)
+    return _gap(model, packed, truth, skip=1)
 
 
-def in_one_row(scorer: Scorer, rollouts: Sequence[Rollout], truth: Tensor, tokens: int) -> Tensor:
+def in_one_row(model: Model, rollouts: Sequence[Rollout], truth: Tensor, tokens: int) -> Tensor:
     """The same of copies of them all in a row of ``tokens`` or a few more."""
     copies = list(rollouts) * (tokens // sum(r.n_tokens for r in rollouts) + 1)
-    return _gap(scorer, lay_out(copies, [list(range(len(copies)))]), truth, skip=0)
+    return _gap(model, lay_out(copies, [list(range(len(copies)))]), truth, skip=0)
 
 
 @torch.no_grad()
-def _gap(scorer: Scorer, packed: PackedBatch, truth: Tensor, skip: int) -> Tensor:
+def _gap(model: Model, packed: PackedBatch, truth: Tensor, skip: int) -> Tensor:
     packed = packed.to(truth.device)
-    logs, compared = scorer(packed).logprobs.double()[packed.order], packed.owners >= skip
+    logs, compared = model(packed).logprobs.double()[packed.order], packed.owners >= skip
     expected = truth.repeat(len(logs) // len(truth))
     return (logs - expected)[compared].norm() / expected[compared].norm()

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from oblr.types import Completion, Problem, Rollout
+from oblr.batch.types import Rollout
+from oblr.problem import Completion, Problem
 
 #: Tokens of each sequence. They fill two rows, two sequences each, but for one token of padding.
 SIZES = (24, 26, 25, 24)

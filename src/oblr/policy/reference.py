@@ -5,27 +5,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from oblr.batch.packing import PackedBatch
+from oblr.batch.types import ResponseTokens
 from oblr.losses.kl import KLPenalty
-from oblr.packing import PackedBatch
-from oblr.policy.model import TokenScorer
-from oblr.types import ResponseTokens
+from oblr.policy.model import PolicyModel
 
 
 class Reference:
-    """A frozen scorer and the penalty. No module: neither optimizer nor checkpoint has anything to do with it.
+    """A frozen model and the penalty. No module: neither optimizer nor checkpoint has anything to do with it.
 
     Args:
-        scorer: on the policy's device, and sharded as the policy is.
+        model: on the policy's device, and sharded as the policy is.
     """
 
-    def __init__(self, scorer: TokenScorer, kl: KLPenalty):
-        self.scorer, self.kl = scorer.requires_grad_(False).eval(), kl
+    def __init__(self, model: PolicyModel, kl: KLPenalty):
+        self.model, self.kl = model.requires_grad_(False).eval(), kl
 
     @torch.no_grad()
     def logprobs(self, packed: PackedBatch) -> Tensor:
         """Of the response tokens, float32 [n]."""
-        logprobs = self.scorer(packed).logprobs
-        self.scorer.rest()
+        logprobs = self.model(packed).logprobs
+        self.model.rest()
         return logprobs
 
     def reward_penalties(self, parts: Sequence[PackedBatch]) -> Tensor:

@@ -62,15 +62,15 @@ class Limits:
 
     def once(self, seed: int) -> Gaps:
         """Between plain autograd and itself with rounding of this seed. Uses ``.grad`` up."""
-        scorer, truth = self.plain.scorer, self.truth
-        scorer.zero_grad()
-        with dithered(scorer.lm, seed):
+        model, truth = self.plain.model, self.truth
+        model.zero_grad()
+        with dithered(model.lm, seed):
             other = self.plain.truth()
         self.plain.add_gradient(-1.0)
         found, expected = (torch.cat([one.norms, one.groups, one.squares.sum()[None]]) for one in (other, truth))
-        far = gaps(scorer, truth, other.logs, found, expected)
+        far = gaps(model, truth, other.logs, found, expected)
         parts = gaps_of_parts(truth, other.parts)
-        scorer.zero_grad()
+        model.zero_grad()
         # Norms of a few sequences may agree by chance: of the whole gradient, which has more of it, no more does.
         whole = (far.gradients * _weights(truth)).norm().item()
         of_gradients, of_parts = (each.nan_to_num(0, posinf=0) for each in (far.gradients, parts.parts))

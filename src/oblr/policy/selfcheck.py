@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from oblr.batch.packing import PackedBatch, pack
 from oblr.errors import SettingError
 from oblr.gradnorm.capture import capture
 from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
-from oblr.packing import PackedBatch, pack
 from oblr.policy import blame
 from oblr.policy.autograds import (
     COEFFICIENTS,
@@ -31,7 +31,7 @@ from oblr.policy.autograds import (
     one_line,
     trained,
 )
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 from oblr.policy.positions import MOST, ROW, beside, context_of, in_one_row, reach_of, short_windows
 from oblr.policy.probes import probes
 from oblr.policy.rounding import Limits
@@ -41,12 +41,12 @@ from oblr.run.ranks import of_run
 
 
 def check(
-    scorer: TokenScorer, computed: torch.dtype, longest: int | None = None, longest_row: int | None = None
+    model: PolicyModel, computed: torch.dtype, longest: int | None = None, longest_row: int | None = None
 ) -> None:
     """Leaves model, gradients and generators as they were. Collective.
 
     Args:
-        scorer: of the policy; nothing of it has a gradient.
+        model: of the policy; nothing of it has a gradient.
         computed: precision of the layers' products.
         longest: tokens of the longest sequence that a run can make; None: any, as far as the model has positions.
         longest_row: tokens of the longest row that will be packed; None: any.
@@ -54,12 +54,12 @@ def check(
     Raises:
         SettingError: log-probabilities, squared norms of sequences or groups, or the weighted gradient are off.
     """
-    longest = longest or reach_of(scorer.lm.config)
-    plain = Plain(scorer, probes(cast(nn.Embedding, scorer.lm.get_input_embeddings())))
-    with kept_random_state(), _left_alone(scorer), short_windows(scorer.lm, longest), _none_zero(scorer.lm):
+    longest = longest or reach_of(model.lm.config)
+    plain = Plain(model, probes(cast(nn.Embedding, model.lm.get_input_embeddings())))
+    with kept_random_state(), _left_alone(model), short_windows(model.lm, longest), _none_zero(model.lm):
         if computed != torch.float32:
             for part in parts(plain):
-                with in_float32(scorer), widened(scorer, part):
+                with in_float32(model), widened(model, part):
                     Round(plain, torch.float32, longest, longest_row).run()
         Round(plain, computed, longest, longest_row).run()
 
@@ -74,11 +74,11 @@ class Round:
     """
 
     def __init__(self, plain: Plain, precision: torch.dtype, longest: int | None, longest_row: int | None):
-        self.plain, self.scorer, self.rollouts = plain, plain.scorer, plain.rollouts
+        self.plain, self.model, self.rollouts = plain, plain.model, plain.rollouts
         self.precision, self.longest, self.longest_row = precision, longest, longest_row
 
     def run(self) -> None:
-        self.scorer.zero_grad()
+        self.model.zero_grad()
         self.truth = self.plain.truth()
         self.limits = Limits(self.plain, self.truth, self.precision)
         device = self.truth.logs.device
@@ -93,7 +93,7 @@ class Round:
         found = {}
         for number, (route, (norms, packed)) in enumerate(routes.items()):
             if number:  # autograd's gradient is still there for the first
-                self.scorer.zero_grad()
+                self.model.zero_grad()
                 self.plain.add_gradient()
             found[route] = self.subtract(norms, packed)
         found["layer by layer"] = self.parts(whole)
@@ -101,31 +101,31 @@ class Round:
         for judge in (self.judge_logs, self.judge_gradients, self.judge_parts, self.judge_norms):
             for route in found:
                 judge(route, found[route], limits[route], whole)
-        self.scorer.zero_grad()  # a pass without gradients would keep some of what shards have
+        self.model.zero_grad()  # a pass without gradients would keep some of what shards have
         self.check_reach()
 
     def subtract(self, norms: GradNorms, packed: list[PackedBatch]) -> Gaps:
         """Take the probes' gradient by one route of the step away from autograd's, in ``.grad``."""
-        scorer, truth, whole = self.scorer, self.truth, len(packed) == 1
-        scorer.in_slices = scorer.sharded or norms.passes == "two"  # a large head is gone through slice by slice
+        model, truth, whole = self.model, self.truth, len(packed) == 1
+        model.in_slices = model.sharded or norms.passes == "two"  # a large head is gone through slice by slice
         coefficients = -torch.tensor(COEFFICIENTS, dtype=torch.float64, device=truth.norms.device)
         with (
             one_line("the step cannot run it"),
-            norms.score(scorer, scorer.lm, packed, GROUP_SIZE if whole else len(COEFFICIENTS)) as scores,
+            norms.measure(model, model.lm, packed, GROUP_SIZE if whole else len(COEFFICIENTS)) as measured,
         ):
-            groups = scores.backward(coefficients)
+            groups = measured.backward(coefficients)
         expected = torch.cat([truth.norms, truth.groups if whole else truth.squares.sum()[None]])
-        return gaps(scorer, truth, scores.tokens.logs, torch.cat([scores.weights, groups]), expected)
+        return gaps(model, truth, measured.tokens.logs, torch.cat([measured.square_norms, groups]), expected)
 
     def parts(self, packed: PackedBatch) -> Gaps:
         """Of what each parameter has of every ``n_i``: in the sum small ones vanish."""
-        scorer, lm = self.scorer, self.scorer.lm
+        model, lm = self.model, self.model.lm
         places = {id(p): i for i, p in enumerate(trained(lm).values())}
         worst: list[Gaps] = []
-        for in_slices in (scorer.sharded, True):
-            scorer.in_slices = in_slices
+        for in_slices in (model.sharded, True):
+            model.in_slices = in_slices
             with one_line("the step cannot run it"), capture(lm, packed.segments, packed.target_segments) as tape:
-                logprobs = scorer(packed).logprobs
+                logprobs = model(packed).logprobs
                 with no_autocast(logprobs):
                     logprobs.sum().backward()
             found = torch.zeros_like(self.truth.parts)
@@ -139,7 +139,7 @@ class Round:
     def judge_logs(self, route: str, found: Gaps, limits: Gaps, whole: PackedBatch) -> None:
         if not found.logs <= limits.logs:
             rounding = max(limits.logs / 2, 2 * torch.finfo(self.precision).eps)
-            layer = blame.strange_layer(self.scorer, whole, self.plain.own, rounding)
+            layer = blame.strange_layer(self.model, whole, self.plain.own, rounding)
             refuse(
                 f"{layer} computes something else for packed sequences than in the model's own forward: "
                 f"log-probabilities differ by {self.said(found.logs, limits.logs, route)}"
@@ -148,8 +148,8 @@ class Round:
     def judge_gradients(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
         over = ~(found.gradients <= limits.gradients)
         if over.any():
-            places = {name: i for i, name in enumerate(trained(self.scorer.lm))}
-            order = blame.backward_order(self.scorer.lm, lambda: self.plain.own(0))
+            places = {name: i for i, name in enumerate(trained(self.model.lm))}
+            order = blame.backward_order(self.model.lm, lambda: self.plain.own(0))
             name = next(name for name in order if name in places and over[places[name]])
             gap, limit = (one[places[name]].item() for one in (found.gradients, limits.gradients))
             refuse(f"the gradient of {name} differs by {self.said(gap, limit, route)} from autograd's")
@@ -160,7 +160,7 @@ class Round:
             said = self.said(found.parts[i].item(), limits.parts[i].item(), route)
             refuse(
                 f"squared norms of gradients differ by {said} from autograd's, "
-                f"first that of {list(trained(self.scorer.lm))[i]}"
+                f"first that of {list(trained(self.model.lm))[i]}"
             )
 
     def judge_norms(self, route: str, found: Gaps, limits: Gaps, _: PackedBatch) -> None:
@@ -170,25 +170,25 @@ class Round:
 
     def check_reach(self) -> None:
         """Whether log-probabilities stay those of each sequence alone beside the longest, and in the longest row."""
-        scorer, longest, logs = self.scorer, self.longest, self.truth.logs
+        model, longest, logs = self.model, self.longest, self.truth.logs
         with one_line("the step cannot run it with long sequences"):
             if longest is not None:
                 self.judge_reach(
-                    beside(scorer, self.rollouts, logs, longest, scorer.longest_row),
+                    beside(model, self.rollouts, logs, longest, model.longest_row),
                     f"once a sequence of {longest} tokens is packed beside them",
                     "set rollout.max_model_len to the length from which positions mean something else, or use another",
                 )
-            context = context_of(scorer.lm.config)
+            context = context_of(model.lm.config)
             if context is None or (self.longest_row is not None and self.longest_row <= context):
                 return
-            if scorer.longest_row is not None:
+            if model.longest_row is not None:
                 refuse(f"rows of more than its {context} positions fail: its causal mask is a table of that size")
-            if context <= ROW and context * sum(p.numel() for p in scorer.parameters()) <= MOST:
-                row = in_one_row(scorer, self.rollouts, logs, context + 1)
+            if context <= ROW and context * sum(p.numel() for p in model.parameters()) <= MOST:
+                row = in_one_row(model, self.rollouts, logs, context + 1)
                 self.judge_reach(row, f"in rows of more than its {context} positions")
 
     def judge_reach(self, gap: Tensor, where: str, fix: str | None = None) -> None:
-        nothing = torch.zeros(len(trained(self.scorer.lm)), dtype=torch.float64)
+        nothing = torch.zeros(len(trained(self.model.lm)), dtype=torch.float64)
         found = Gaps(of_run().greatest(gap.nan_to_num(nan=torch.inf).item()), 0.0, nothing, nothing)
         limit = self.limits.of(found).logs
         if not found.logs <= limit:
@@ -209,16 +209,16 @@ def refuse(
 
 
 @contextmanager
-def _left_alone(scorer: TokenScorer) -> Iterator[None]:
-    buffers = {name: buffer.clone() for name, buffer in scorer.named_buffers()}
-    in_slices = scorer.in_slices
+def _left_alone(model: PolicyModel) -> Iterator[None]:
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    in_slices = model.in_slices
     try:
         yield
     finally:
-        scorer.in_slices = in_slices
-        scorer.zero_grad()
-        scorer.rest()
-        for name, buffer in scorer.named_buffers():
+        model.in_slices = in_slices
+        model.zero_grad()
+        model.rest()
+        for name, buffer in model.named_buffers():
             if name in buffers and not torch.equal(buffer, buffers[name]):
                 buffer.copy_(buffers[name])
 

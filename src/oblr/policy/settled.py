@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 def options(policy: "PolicyModule") -> tuple[Sequence[Passes], Sequence[int]]:
     """The passes and token budgets that memory is to choose from, best first. Without norms there is one plain pass."""
     passes, budget = policy.gradnorm.passes, cast(Any, policy.token_budget)
-    either: Sequence[Passes] = EITHER if policy.gradnorm.measures else ("two",)
+    either: Sequence[Passes] = EITHER if policy.gradnorm.has_norms else ("two",)
     return either if passes == "auto" else (passes,), BUDGETS if budget == "auto" else (budget,)
 
 
@@ -45,7 +45,7 @@ def settle(policy: "PolicyModule", needs: Needs, room: float) -> None:
         room: bytes for micro-batches.
     """
     passes, policy.token_budget = choose(needs, *options(policy), room)
-    if policy.gradnorm.measures:
+    if policy.gradnorm.has_norms:
         policy.gradnorm.passes = passes
 
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from oblr.errors import SettingError
 from oblr.policy.attention import SDPA, VARLEN
 from oblr.policy.autograds import Plain, device
-from oblr.policy.model import TokenScorer
+from oblr.policy.model import PolicyModel
 
 #: Largest share of a model that is float32 at once: with its gradient that is no more than the model's own gradient.
 SHARE = 0.25
@@ -38,15 +38,15 @@ class Part:
 
 
 @contextmanager
-def in_float32(scorer: TokenScorer) -> Iterator[None]:
+def in_float32(model: PolicyModel) -> Iterator[None]:
     """Without autocast, without rounded copies of shards, without TF32, and by an attention that takes float32."""
-    lm, attention = scorer.lm, scorer.lm.config._attn_implementation
+    lm, attention = model.lm, model.lm.config._attn_implementation
     precision = torch.get_float32_matmul_precision()
     if attention == VARLEN:
         lm.set_attn_implementation(SDPA)
     torch.set_float32_matmul_precision("highest")
     try:
-        with torch.autocast(device(scorer).type, enabled=False), _gathered_whole(scorer):
+        with torch.autocast(device(model).type, enabled=False), _gathered_whole(model):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
@@ -56,8 +56,8 @@ def in_float32(scorer: TokenScorer) -> Iterator[None]:
 
 def parts(plain: Plain) -> list[Part]:
     """What the model is looked at in, one after the other."""
-    lm, blocks = plain.scorer.lm, _blocks(plain.scorer.lm)
-    if plain.scorer.sharded or blocks is None or all(p.dtype == torch.float32 for p in lm.parameters()):
+    lm, blocks = plain.model.lm, _blocks(plain.model.lm)
+    if plain.model.sharded or blocks is None or all(p.dtype == torch.float32 for p in lm.parameters()):
         return [Part()]
     besides, largest = _size(lm) - _size(blocks), max(map(_size, blocks))
     count = max(1, int((SHARE * _size(lm) - besides) / max(largest, 1)))
@@ -69,16 +69,16 @@ def parts(plain: Plain) -> list[Part]:
 
 
 @contextmanager
-def widened(scorer: TokenScorer, part: Part) -> Iterator[None]:
+def widened(model: PolicyModel, part: Part) -> Iterator[None]:
     """Only these blocks are there, and all weights and buffers that are there are float32; shards stay as they are."""
-    blocks = _blocks(scorer.lm)
+    blocks = _blocks(model.lm)
     before = [] if part.blocks is None or blocks is None else list(blocks)
     narrow: list[tuple[Tensor, Tensor]] = []
     try:
         for i, block in enumerate(before):
             if i not in cast(range, part.blocks):
                 cast(nn.ModuleList, blocks)[i] = Skipped(block, part.tuples)
-        for x in () if scorer.sharded else (*scorer.parameters(), *scorer.buffers()):
+        for x in () if model.sharded else (*model.parameters(), *model.buffers()):
             if x.is_floating_point() and torch.finfo(x.dtype).bits < 32:
                 narrow.append((x, x.data))
                 x.data = x.data.float()
@@ -144,7 +144,7 @@ def _gives_tuples(plain: Plain, blocks: nn.ModuleList) -> bool | None:
 @torch.no_grad()
 def _runs(plain: Plain, part: Part) -> bool:
     """Whether the blocks of a part do without the others: some use what others have left behind."""
-    with widened(plain.scorer, part):
+    with widened(plain.model, part):
         try:
             plain.own(0)
         except SettingError:
@@ -153,14 +153,14 @@ def _runs(plain: Plain, part: Part) -> bool:
 
 
 @contextmanager
-def _gathered_whole(scorer: TokenScorer) -> Iterator[None]:
+def _gathered_whole(model: PolicyModel) -> Iterator[None]:
     """FSDP2 gathers shards in float32, and leaves float32 gradients, whatever its policy of mixed precision is."""
-    states = [module._get_fsdp_state() for module in scorer.modules() if isinstance(module, FSDPModule)]
+    states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
     policies = [state._mp_policy for state in states]
-    trained = [p for p in scorer.parameters() if p.requires_grad and p.dtype != torch.float32]
+    trained = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
     exact = MixedPrecisionPolicy(torch.float32, torch.float32)
     try:
-        for p in trained if scorer.sharded else ():
+        for p in trained if model.sharded else ():
             p.grad_dtype = torch.float32  # type: ignore[attr-defined]
         for state in states:
             if state is states[0]:
@@ -168,10 +168,10 @@ def _gathered_whole(scorer: TokenScorer) -> Iterator[None]:
             _gather_by(state, exact, torch.float32)
         yield
     finally:
-        scorer.zero_grad()
+        model.zero_grad()
         for state, policy in zip(states, policies, strict=True):
             _gather_by(state, policy, None)
-        for p in trained if scorer.sharded else ():
+        for p in trained if model.sharded else ():
             p.grad_dtype = p.dtype  # type: ignore[attr-defined]
 
 

@@ -13,35 +13,35 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from oblr import kernels
 from oblr.baselines.base import Baseline, Groups, all_groups
+from oblr.batch.packing import PackedBatch, pack, partition
+from oblr.batch.segments import cut
+from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepStatistics
 from oblr.errors import SettingError, StaleEngineError
-from oblr.gradnorm.measure import GradNorms, SequenceScores
+from oblr.gradnorm.measure import GradNorms, Measured
 from oblr.gradnorm.precision import rounded_once
-from oblr.kernels import upload
 from oblr.kinds import Count, Few, Positive, Precision, Temperature, checked
-from oblr.losses.base import Loss
+from oblr.losses.base import Surrogate
 from oblr.losses.kl import KLPenalty
-from oblr.packing import PackedBatch, pack, plan
 from oblr.policy.adapter import LoRA
 from oblr.policy.attention import choose_attention
 from oblr.policy.fused import fuse
 from oblr.policy.judgement import Refusals
 from oblr.policy.loading import checkpoint_blocks, load_config, load_model, weights_digest
 from oblr.policy.logged import LogsOnce
-from oblr.policy.model import TokenScorer, copies, load_sharded
+from oblr.policy.model import PolicyModel, copies, load_sharded
 from oblr.policy.reference import Reference
-from oblr.policy.report import Found, tags
 from oblr.policy.selfcheck import check
 from oblr.policy.settled import settle_here
+from oblr.policy.statistics import Found, tags
 from oblr.run.randomness import random_state, set_random_state
 from oblr.run.ranks import of_run, on_every_rank
 from oblr.run.timing import Stopwatch
 from oblr.schedules.base import Schedule
-from oblr.segments import cut
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
 
 NAN = float("nan")
-#: For baselines that use no weights.
+#: For baselines that use no norms.
 UNIFORM = GradNorms("uniform")
 #: Responses of a rank that are compared with the engine's log-probabilities after a sync: at most so many, of together
 #: at most so many tokens, but one.
@@ -55,9 +55,10 @@ class PolicyModule(LogsOnce):
     Args:
         path: Hugging Face model folder or hub id.
         dtype: precision of the weights that are trained.
-        gradnorm: finds the weights of the baseline, and the gradient.
-        baseline: what advantages are taken against: turns rewards and those weights into advantages.
-        loss: what becomes of importance ratios: turns advantages into the coefficients of the scores.
+        gradnorm: finds the norms that the baseline weighs rewards with, and the gradient.
+        baseline: what advantages are taken against: turns rewards and those norms into advantages.
+        loss: what becomes of importance ratios: turns advantages into the coefficients of the responses'
+            gradients.
         schedule: turns the moments of the gradient into the learning rate.
         optimizer: constructor of a torch.optim class, given the parameters, with ``_partial_: true``.
         temperature: of the behaviour policy.
@@ -82,7 +83,7 @@ class PolicyModule(LogsOnce):
         dtype: Precision,
         gradnorm: GradNorms,
         baseline: Baseline,
-        loss: Loss,
+        loss: Surrogate,
         schedule: Schedule,
         optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
         temperature: Temperature,
@@ -122,12 +123,12 @@ class PolicyModule(LogsOnce):
             name = type(self.trainer.strategy).__name__
             raise SettingError("trainer.strategy", f"{name} does not say who its ranks are", "use oblr.run.strategies")
         if not hasattr(self, "scorer"):
-            self.scorer = self.load(self.lora)
+            self.scorer = self.load(self.lora)  # checkpoints know its parameters by this name
             checkpoint_blocks(self.scorer.lm, int(self.activation_checkpointing))
             if self.kl is not None:
                 self.reference = Reference(self.load(), self.kl)
 
-    def load(self, lora: LoRA | None = None) -> TokenScorer:
+    def load(self, lora: LoRA | None = None) -> PolicyModel:
         """The model at ``path``, on this rank's device, and sharded where the strategy shards; with these adapters."""
         device = self.trainer.strategy.root_device
         chosen = choose_attention(load_config(self.path), device.type == "cuda", self.computed_in)
@@ -138,7 +139,7 @@ class PolicyModule(LogsOnce):
                 fuse(lm)
             if lora is not None:
                 lora.attach(lm, mixed=self.compute_dtype is not None)
-            return TokenScorer(lm, self.temperature).to(device)
+            return PolicyModel(lm, self.temperature).to(device)
         return load_sharded(
             *(self.path, self.dtype_name, self.temperature, self.device_mesh),
             *(self.compute_dtype, self.cpu_offload, attention, lora),
@@ -172,27 +173,29 @@ class PolicyModule(LogsOnce):
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
-    def training_step(self, batch: RolloutBatch, _: int) -> dict[str, StepReport]:
+    def training_step(self, batch: RolloutBatch, _: int) -> dict[str, StepStatistics]:
         with self.clock.phase("check"):
             gap = self.check_engine(batch)
         with self.clock.phase("update"):
             rewards = self.shaped_rewards(batch)
-            reports = [self.update(batch, rewards, gap, fresh=True)]
-            while len(reports) < self.updates_per_batch and not reports[-1].refused:
-                reports.append(self.update(batch, rewards, gap, fresh=False))
+            updates = [self.update(batch, rewards, gap, fresh=True)]
+            while len(updates) < self.updates_per_batch and not updates[-1].refused:
+                updates.append(self.update(batch, rewards, gap, fresh=False))
             self.scorer.rest()  # where no group is live, the check was all
-            self.learn(reports[0])  # after all updates: none may use a baseline that has seen its own batch
-        self.log_dict(tags(reports[-1]) | {"train/refused": float(self.refusals.count)})
+            self.learn(updates[0])  # after all updates: none may use a baseline that has seen its own batch
+        self.log_dict(tags(updates[-1]) | {"train/refused": float(self.refusals.count)})
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
-        return {"report": reports[-1]}
+        return {"statistics": updates[-1]}
 
     def on_train_end(self) -> None:
         self.refusals.give_up(self.current_epoch)
 
-    def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepReport:
+    def update(self, batch: RolloutBatch, rewards: Tensor, gap: LogprobGap, fresh: bool) -> StepStatistics:
         ranks, group_size, found = of_run(), batch.group_size, Found(batch)
         greedy = batch.greedy_rewards
-        step = Groups(rewards, found["weights"], batch.lengths, ranks.gather(rewards), greedy, problems=batch.problems)
+        step = Groups(
+            rewards, found["reward_weights"], batch.lengths, ranks.gather(rewards), greedy, problems=batch.problems
+        )
         live = self.baseline.live(step) | self.penalises_tokens
         found.put(scores=batch.rewards, rewards=rewards, lengths=batch.lengths, finished=batch.finished)
         found.put(live=live, problems=batch.problems)
@@ -202,21 +205,21 @@ class PolicyModule(LogsOnce):
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
         for groups, parts in self.micro_batches(batch, live):
-            with self.score(tier, parts, group_size) as scores:
-                tokens = scores.tokens
+            with self.measure(tier, parts, group_size) as measured:
+                tokens = measured.tokens
                 found.put(  # a micro-batch's one wait for the device
                     groups,
                     log_ratios=tokens.sequence_logs,
-                    square_norms=scores.weights,
-                    weights=self.loss.weights(tokens, scores.weights),  # ρ_i² n_i
-                    entropies=tokens.sums(scores.entropy),
+                    square_norms=measured.square_norms,
+                    reward_weights=self.loss.reward_weights(tokens, measured.square_norms),  # ρ_i² n_i
+                    entropies=tokens.sums(measured.entropy),
                 )
                 own = step.of(groups, tokens)
-                advantage = upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
+                advantage = kernels.upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
                 coefficients = self.loss.coefficients(tokens, advantage, self.per_token)  # ρ_i (R_i − b_i) / G
                 if self.reference is not None and self.penalises_tokens:
                     coefficients -= self.reference.token_coefficients(parts, tokens) / group_size
-                squares = scores.backward(-coefficients)  # .grad −= Σ_q g_q, and ‖g_q‖²
+                squares = measured.backward(-coefficients)  # .grad −= Σ_q g_q, and ‖g_q‖²
                 if fresh:
                     self.baseline.study(own)
             taken.append(groups)
@@ -224,23 +227,23 @@ class PolicyModule(LogsOnce):
         if taken:
             squares, advantages, sizes = map(torch.cat, zip(*later, strict=True))
             found.put(torch.cat(taken), group_squares=squares, advantages=advantages, coefficients=sizes)
-        found["square_norms"][~live if tier.measures else ...] = NAN
+        found["square_norms"][~live if tier.has_norms else ...] = NAN
         # A rank may have filled up with dead groups: nobody is to learn it.
-        found["weights"][~live] = found["log_ratios"][~live] = NAN
+        found["reward_weights"][~live] = found["log_ratios"][~live] = NAN
 
         moments = self.moments(found["group_squares"][:, 0])
         everybodys = None if greedy is None else ranks.gather(greedy)
         first = ranks.rank * batch.n_groups
-        report = StepReport(batch, first, gap, moments, **found.of_all_ranks(), greedy_rewards=everybodys)
-        report.refused = self.refusals.judge(report, self.current_epoch)
-        if not report.refused:
-            report.lr = self.schedule(moments, self.current_epoch)  # η_t
-        if not report.refused and moments.square_mean > 0:
+        stats = StepStatistics(batch, first, gap, moments, **found.of_all_ranks(), greedy_rewards=everybodys)
+        stats.refused = self.refusals.judge(stats, self.current_epoch)
+        if not stats.refused:
+            stats.lr = self.schedule(moments, self.current_epoch)  # η_t
+        if not stats.refused and moments.square_mean > 0:
             for parameter_group in optimizer.param_groups:
-                parameter_group["lr"] = report.lr
+                parameter_group["lr"] = stats.lr
             optimizer.step()
         optimizer.zero_grad()  # rollouts need the room
-        return report
+        return stats
 
     # --- its parts --------------------------------------------------------------------------------------------------
 
@@ -267,10 +270,10 @@ class PolicyModule(LogsOnce):
                 )
         return gap
 
-    def score(self, tier: GradNorms, parts: list[PackedBatch], size: int) -> AbstractContextManager[SequenceScores]:
-        """Groups of ``size`` responses, see :meth:`GradNorms.score`."""
+    def measure(self, tier: GradNorms, parts: list[PackedBatch], size: int) -> AbstractContextManager[Measured]:
+        """Groups of ``size`` responses, see :meth:`GradNorms.measure`."""
         factors = self.loss.factors if self.loss.per_token else None
-        return tier.score(self.scorer, self.scorer.lm, parts, size, self.current_epoch, factors, self.per_token)
+        return tier.measure(self.scorer, self.scorer.lm, parts, size, self.current_epoch, factors, self.per_token)
 
     def shaped_rewards(self, batch: RolloutBatch) -> Tensor:
         """``R_i``, or ``R_i − β log μ(o_i|q)/ref(o_i|q)``, float32 [N, G]."""
@@ -282,17 +285,17 @@ class PolicyModule(LogsOnce):
             rewards[groups] = batch.rewards[groups] - penalties.to(rewards)
         return rewards
 
-    def learn(self, report: StepReport) -> None:
-        """Let the baseline see the step, as far as weights are known; of one that was refused it keeps nothing."""
-        if report.refused:
+    def learn(self, stats: StepStatistics) -> None:
+        """Let the baseline see the step, as far as norms are known; of one that was refused it keeps nothing."""
+        if stats.refused:
             return self.baseline.forget()
-        everything = all_groups(report)
-        known = everything.weights.isfinite().all(1)
+        everything = all_groups(stats)
+        known = everything.reward_weights.isfinite().all(1)
         if known.any():
             self.baseline.learn(everything.of(known), of_run().reduce)
 
     def micro_batches(self, batch: RolloutBatch, live: Tensor) -> Iterator[tuple[Tensor, list[PackedBatch]]]:
-        """The live groups as :func:`oblr.packing.plan` has them: their indices and their packed sequences."""
+        """The live groups as :func:`~oblr.batch.packing.partition` has them: their indices, their packed sequences."""
 
         def agree(counts: list[int]) -> list[int]:
             return of_run().reduce(torch.tensor(counts), "max").tolist()
@@ -300,7 +303,7 @@ class PolicyModule(LogsOnce):
         settle_here(self, batch.group_size)
         sizes = [[rollout.n_tokens for rollout in batch.group(q)] for q in range(batch.n_groups)]
         with rounded_once():  # no weight changes between the micro-batches of a batch
-            for groups, n_parts in plan(sizes, live.tolist(), self.token_budget, agree):
+            for groups, n_parts in partition(sizes, live.tolist(), self.token_budget, agree):
                 rollouts = [rollout for q in groups for rollout in batch.group(q)]
                 parts = [pack(part, self.scorer.longest_row) for part in cut(rollouts, n_parts)]
                 yield torch.tensor(groups), [packed.to(self.device) for packed in parts]

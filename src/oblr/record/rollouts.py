@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from oblr.types import COLUMNS, Column
+from oblr.batch.types import COLUMNS, Column
 
-#: Numbers of a row that follow from those of the step's report, by their names there.
+#: Numbers of a row that follow from those of the step's statistics, by their names there.
 DERIVED = {
     one.key: one
     for one in (

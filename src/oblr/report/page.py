@@ -58,7 +58,7 @@ def write_report(folder: Path, runs: Sequence[Run]) -> Path:
     return page
 
 
-def place(page: Path) -> str:
+def whereabouts(page: Path) -> str:
     """Where the report is, in words."""
     return f"{page} and {FILES}/: keep them together" if (page.parent / FILES).is_dir() else str(page)
 

@@ -15,9 +15,9 @@ from oblr.errors import SettingError, why
 from oblr.record.curves import Curve, Curves
 from oblr.record.rollouts import files_of_steps
 from oblr.run.appended import Appended
-from oblr.run.places import ROOT
+from oblr.run.paths import ROOT
 from oblr.run.provenance import in_order
-from oblr.run.resumed import PLACES
+from oblr.run.resumed import PATHS
 from oblr.run.secrets import masked, masked_overrides
 from oblr.run.sweeps import flat
 
@@ -144,7 +144,7 @@ def newest(folder: Path, pattern: str) -> Path:
 
 def placeless(settings: dict[str, Any]) -> dict[str, Any]:
     """What would be the same of a run in another folder."""
-    return {path: value for path, value in settings.items() if path.partition(".")[0] not in PLACES}
+    return {path: value for path, value in settings.items() if path.partition(".")[0] not in PATHS}
 
 
 def find_runs(folders: Sequence[Path]) -> list[Run]:

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from oblr.batch.types import Rollout, RolloutBatch, Sampling
 from oblr.data.distinct import check_distinct
 from oblr.data.ends import check_stop, stopped
 from oblr.data.prompts import check_ids, encode
 from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, StaleEngineError, SyncTimeoutError
 from oblr.kinds import Count, Few, Given, Natural, Part, Positive, Seed, Temperature, Word, checked
+from oblr.problem import Completion, Problem
 from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
@@ -28,7 +30,6 @@ from oblr.rollout.replies import ask, check_parts
 from oblr.run.randomness import derived_seed
 from oblr.run.ranks import of_run
 from oblr.run.timing import Stopwatch
-from oblr.types import Completion, Problem, Rollout, RolloutBatch, Sampling
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

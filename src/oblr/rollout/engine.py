@@ -5,9 +5,10 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
+from oblr.batch.types import Sampling
 from oblr.errors import SettingError, StaleEngineError
+from oblr.problem import Completion
 from oblr.rollout.readback import Block, Part
-from oblr.types import Completion, Sampling
 
 #: Told of a response as soon as it has ended, from whatever thread: its prompt's place, its try's number, and itself.
 Done: TypeAlias = Callable[[int, int, Completion], object]

@@ -15,12 +15,13 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from oblr.batch.types import Sampling
 from oblr.kinds import Count, Precision
 from oblr.policy.loading import load_model
+from oblr.problem import Completion
 from oblr.rollout.engine import Done, check_fresh
 from oblr.rollout.readback import Block, Part, whole
 from oblr.run.randomness import kept_random_state
-from oblr.types import Completion, Sampling
 
 
 class HFEngine:

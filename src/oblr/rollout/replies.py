@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from oblr.batch.types import Sampling
 from oblr.errors import GarbledError
+from oblr.problem import Completion
 from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import Block, Part
-from oblr.types import Completion, Sampling
 
 #: A log-probability is at most 0, up to the rounding of what it was computed in, nats.
 ROUNDING = 1e-3

@@ -18,8 +18,10 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import Tensor
 
+from oblr.batch.types import Sampling
 from oblr.errors import EngineDiedError, GarbledError, SettingError, StaleEngineError, why
 from oblr.kinds import Count, Few, Natural, Positive, PositiveShare, Precision, checked
+from oblr.problem import Completion
 from oblr.rollout.client import LARGEST, Client, Limits, Refused
 from oblr.rollout.engine import Done, check_fresh, check_limits, precise, whole_prompts
 from oblr.rollout.process import ServerProcess
@@ -31,7 +33,6 @@ from oblr.run.host import CXX, lacking
 from oblr.run.meeting import LOOPBACK
 from oblr.run.private import kept_caches
 from oblr.run.ranks import of_run
-from oblr.types import Completion, Sampling
 
 GENERATE = "/inference/v1/generate"
 #: Lines of ``/metrics`` that change when a token has been read or sampled.

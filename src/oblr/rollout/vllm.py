@@ -11,8 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from oblr.batch.types import Sampling
 from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError
 from oblr.kinds import Count, Few, PositiveShare, Precision, checked
+from oblr.problem import Completion
 from oblr.rollout.engine import Done, check_fresh, check_limits, precise, whole_prompts
 from oblr.rollout.layers import read, repack_tied_head
 from oblr.rollout.readback import Block, Part
@@ -21,7 +23,6 @@ from oblr.run.meeting import LOOPBACK
 from oblr.run.private import of_process
 from oblr.run.randomness import kept_random_state
 from oblr.run.ranks import Ranks, of_run
-from oblr.types import Completion, Sampling
 
 atexit.register(gc.unfreeze)  # what is frozen while an engine lives would be found leaking at the end
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oblr.errors import RankError, RunError, SettingError
-from oblr.run.places import with_page
+from oblr.run.paths import with_page
 from oblr.run.terminal import print_error
 
 _PR_SET_PDEATHSIG = 1

@@ -6,9 +6,9 @@ strategy says once who its ranks are (:func:`join`), and all else goes through :
 device that the strategy computes on, wherever they lie; objects by the CPU's side of the group. Besides, libraries move
 the policy's own parameters where they are sharded: FSDP2, DTensor and :mod:`torch.distributed.checkpoint`.
 
-**The plan of a step.** A collective that one rank skips hangs all others, so how many there are depends on what all
-ranks know alike. P: the policy's parameters. M: parts of micro-batches, which :func:`oblr.packing.plan` makes the same
-number of on each rank. In this order, again for each update of a batch; "sharded" under FSDP only:
+**The collectives of a step.** One that a single rank skips hangs all others, so how many there are depends on what all
+ranks know alike. P: the policy's parameters. M: parts of micro-batches, of which each rank has the same number by
+:func:`oblr.batch.packing.partition`. In this order, again for each update of a batch; "sharded" under FSDP only:
 
 | when | what | how often |
 |---|---|---|
@@ -25,14 +25,14 @@ number of on each rank. In this order, again for each update of a batch; "sharde
 | … with copies | sharded: own shards of the gradients, between copies, as often as those are summed within one | |
 | … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
-| report of the step | all that is known of responses; rewards of greedy ones, if there are | 1; 0 or 1 |
+| statistics of the step | all that is known of responses; rewards of greedy ones, if there are | 1; 0 or 1 |
 | … that is refused | the problems' names, as objects; no more updates, nothing to ``learn`` | 1 |
 | ``learn`` | what the baseline adds up, if any rank has weights | 0 to 2 |
 | callbacks | failures of scoring; the signal to stop | 1; 1 |
 | checkpoint | objects | |
 
 What is made of a head under FSDP must not depend on a rank's own number of targets: see
-:meth:`oblr.policy.model.TokenScorer.forward`.
+:meth:`oblr.policy.model.PolicyModel.forward`.
 """
 
 import weakref

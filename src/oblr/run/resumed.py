@@ -14,7 +14,7 @@ from oblr.errors import SettingError
 from oblr.run.manifest import before, damaged, found, is_complete
 
 #: Where a run lies, and whether it is a resumed one, makes it no other run.
-PLACES = ("paths", "ckpt_path")
+PATHS = ("paths", "ckpt_path")
 #: Of a setting that is not there.
 ABSENT = "absent"  # told from a word that somebody types by being this very object
 #: A setting's path, and its value before and now.
@@ -55,13 +55,13 @@ def choose_checkpoint(ckpt_path: str, folder: Path, say: Callable[[str], None] =
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[Difference]:
-    """Where two configurations differ, besides :data:`PLACES`. A section of another class is one difference."""
+    """Where two configurations differ, besides :data:`PATHS`. A section of another class is one difference."""
     if not (isinstance(before, Mapping) and isinstance(now, Mapping)) or _class(before) != _class(now):
         if _value(before) != _value(now):
             yield path, before, now
         return
     for key in dict.fromkeys([*before, *now]):
-        if path or key not in PLACES:
+        if path or key not in PATHS:
             own = f"{path}.{key}" if path else str(key)
             yield from differences(before.get(key, ABSENT), now.get(key, ABSENT), own)
 

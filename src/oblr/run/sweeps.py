@@ -14,7 +14,7 @@ from oblr.errors import SettingError
 from oblr.metrics.aggregate import Interval, interquartile_mean
 from oblr.run.disk import write_whole
 from oblr.run.provenance import FINISHED
-from oblr.run.resumed import PLACES
+from oblr.run.resumed import PATHS
 
 #: Varies within a configuration: tables are over seeds.
 SEED = "seed"
@@ -117,7 +117,7 @@ def differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return [
         f"{name}={there.get(name)} there, {here.get(name)} here"
         for name in there | here
-        if there.get(name) != here.get(name) and name.partition(".")[0] not in PLACES
+        if there.get(name) != here.get(name) and name.partition(".")[0] not in PATHS
     ]
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from oblr.batch.types import Moments
 from oblr.kinds import Count
 from oblr.schedules.base import Schedule
 from oblr.schedules.decay import LinearSchedule
-from oblr.types import Moments
 
 
 class AnnealedSchedule(Schedule):

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from oblr.types import Moments
+from oblr.batch.types import Moments
 
 
 class Schedule(ABC):

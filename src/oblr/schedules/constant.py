@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from oblr.batch.types import Moments
 from oblr.kinds import Rate
 from oblr.schedules.base import Schedule
-from oblr.types import Moments
 
 
 @dataclass

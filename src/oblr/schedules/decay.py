@@ -5,10 +5,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from oblr.batch.types import Moments
 from oblr.errors import SettingError
 from oblr.kinds import Count, Natural, Rate, checked
 from oblr.schedules.base import Schedule
-from oblr.types import Moments
 
 
 @checked("schedule")

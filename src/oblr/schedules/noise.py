@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from oblr.batch.types import Moments
 from oblr.kinds import Count, PositiveShare, Rate, checked
 from oblr.schedules.base import Schedule
-from oblr.types import Moments
 
 
 @checked("schedule")

@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
+from oblr.batch.types import Moments
 from oblr.kinds import Decay, Natural, PositiveShare, Rate, Share, checked
 from oblr.schedules.base import Schedule
-from oblr.types import Moments
 
 Estimator = Literal["plug_in", "debiased", "ema"]
 #: What each takes the SNR from, in words.

@@ -1,4 +1,7 @@
-"""What settings may be together, as far as they alone tell; the rest is told by :mod:`oblr.checks` and the classes."""
+"""What settings may be together, as far as they alone tell.
+
+The rest is told by :mod:`oblr.commands.checks` and the classes.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -84,7 +84,7 @@ TRAIN: Section = section(
     prompt=CHAT,
     data=(DATA, "problems"),
     policy=(Part("oblr.policy"), "the model that is trained, and its step"),
-    gradnorm=(Part("oblr.gradnorm"), "how squared score norms are found"),
+    gradnorm=(Part("oblr.gradnorm"), "how squared gradient norms are found"),
     baseline=(Part("oblr.baselines"), "what advantages are taken against"),
     loss=(Part("oblr.losses"), "what becomes of importance ratios"),
     kl=(Part("oblr.losses", optional=True), "penalty towards the policy before training"),

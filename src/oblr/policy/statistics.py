@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oblr.batch.types import COLUMNS, RolloutBatch, StepStatistics
 from oblr.run.ranks import of_run
-from oblr.types import COLUMNS, RolloutBatch, StepReport
 
 
 class Found(dict[str, Tensor]):
-    """The columns of a report for this rank's groups alone, float64 [N, G] each.
+    """The columns for this rank's groups alone, float64 [N, G] each.
 
     Args:
         batch: the rank's rollouts.
@@ -36,7 +36,7 @@ class Found(dict[str, Tensor]):
         return column[:, None].expand(-1, self.size) if COLUMNS[name].of_group else column.reshape(-1, self.size)
 
     def of_all_ranks(self) -> dict[str, Any]:
-        """The columns as a report has them. Collective."""
+        """The columns as :class:`StepStatistics` has them. Collective."""
         gathered = of_run().gather(torch.stack(list(self.values()), -1)).unbind(-1)
         return {
             name: (values[:, 0] if COLUMNS[name].of_group else values).to(COLUMNS[name].dtype)
@@ -44,14 +44,14 @@ class Found(dict[str, Tensor]):
         }
 
 
-def tags(report: StepReport) -> dict[str, float]:
+def tags(stats: StepStatistics) -> dict[str, float]:
     """Plain numbers, which are the same on all ranks: Lightning would gather tensors, wherever they lie."""
     return {
-        "train/reward": report.scores.mean().item(),
-        "train/live_groups": report.live.float().mean().item(),
-        "train/entropy": report.entropy,
-        "train/lr": report.lr,
-        **{f"rollout/logprob_gap_{name}": value for name, value in report.logprob_gap._asdict().items()},
-        "rollout/truncated": 1 - report.finished.float().mean().item(),
-        "rollout/length": report.lengths.float().mean().item(),
+        "train/reward": stats.scores.mean().item(),
+        "train/live_groups": stats.live.float().mean().item(),
+        "train/entropy": stats.entropy,
+        "train/lr": stats.lr,
+        **{f"rollout/logprob_gap_{name}": value for name, value in stats.logprob_gap._asdict().items()},
+        "rollout/truncated": 1 - stats.finished.float().mean().item(),
+        "rollout/length": stats.lengths.float().mean().item(),
     }

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
 from oblr.baselines.base import Baseline, ever_moves
+from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
-from oblr.losses.base import Loss
+from oblr.losses.base import Surrogate
 from oblr.policy.adapter import LoRA
 from oblr.policy.export import try_export
 from oblr.policy.fit import check_vocabulary, check_weights, without_numbers
@@ -23,7 +24,6 @@ from oblr.run.host import check_installed
 from oblr.run.manifest import read_manifest
 from oblr.run.resumed import Difference, at, choose_checkpoint, differences, shown, unlike
 from oblr.schedules.base import Schedule
-from oblr.types import ResponseTokens
 
 #: Standard deviation of ``log π − log μ`` of a token where both are the same weights in bfloat16, nats; of
 #: SmolLM2-135M by studies/ratios.py.
@@ -299,7 +299,7 @@ def check_batch(
         )
 
 
-def check_loss(loss: Loss, dtypes: Collection[str], max_new_tokens: int) -> None:
+def check_loss(loss: Surrogate, dtypes: Collection[str], max_new_tokens: int) -> None:
     """Whether the loss's factors are more than rounding in these precisions of trainer, policy and engine.
 
     Engine and policy of the same weights differ by :data:`ROUNDING` a token in bfloat16. That is in every ratio before
@@ -315,7 +315,7 @@ def check_loss(loss: Loss, dtypes: Collection[str], max_new_tokens: int) -> None
     )
 
 
-def rounding(loss: Loss, length: int, groups: int = 64, group_size: int = 8) -> float:
+def rounding(loss: Surrogate, length: int, groups: int = 64, group_size: int = 8) -> float:
     """``Σ (f − f₁)²/Σ f₁²`` of on-policy responses: ``f`` with :data:`ROUNDING` in every token's ratio, ``f₁`` without.
 
     The advantages are 1 and −1 in turn, and all responses equally likely.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from torch.autograd.graph import _engine_run_backward
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-if TYPE_CHECKING:
-    from oblr.plan.dry_run import DryRun
+from oblr import kernels
+from oblr.plan.work import Op, Sync, Work, tensors, touched
 
 DEVICE, HOST = torch.device("cpu", 0), torch.device("cpu")
 _SOURCE = Path(__file__).parents[1]
@@ -29,12 +29,83 @@ _FROM_DATA = {torch.tensor, torch.as_tensor}
 _WHOLE = {torch.nn.functional.rms_norm, torch.rms_norm, torch.ops.aten._fused_rms_norm}
 
 
-class Places(TorchFunctionMode):
+class FakeDevice:
+    """A device that is not there: which tensors are on it, what it does, and when the host waits for it.
+
+    Fake tensors are on it; of real ones those that the program moves or makes there.
+
+    Attributes:
+        work: what operations on it did.
+        phase: of the work.
+        placed: by storage, whether it is here, where a tensor's being fake does not tell.
+        made_on: whether what is made of no tensors is here; None: nobody says.
+        counting: whether operations count one by one.
+        busy: operations under way.
+    """
+
+    def __init__(self) -> None:
+        self.work, self.phase = Work(), "rest"
+        self.placed: dict[int, bool] = {}
+        self.made_on: bool | None = None
+        self.counting, self.busy = True, 0
+
+    @contextmanager
+    def doing(self, phase: str) -> Iterator[None]:
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    @contextmanager
+    def making_on(self, device: bool | None) -> Iterator[None]:
+        """What is made of no tensors inside is on the device, or on the host."""
+        before, self.made_on = self.made_on, device
+        try:
+            yield
+        finally:
+            self.made_on = before
+
+    @contextmanager
+    def moving_to(self, device: bool) -> Iterator[None]:
+        """What is made inside is there, whatever it is made of; it takes no kernel."""
+        self.counting = False
+        try:
+            with self.making_on(device):
+                yield
+        finally:
+            self.counting = True
+
+    @contextmanager
+    def whole(self, func: Any, args: Any, kwargs: Any) -> Iterator[list[Any]]:
+        """All that is done inside is one operation; yields a list to put its result into."""
+        results: list[Any] = []
+        counting, self.counting = self.counting, False
+        try:
+            yield results
+        finally:
+            self.counting = counting
+        inputs, outputs = list(tensors((args, *kwargs.values()))), list(tensors(results))
+        if counting and any(map(self.on_device, inputs)):
+            size = sum(map(touched, inputs)) + sum(map(touched, outputs))
+            dtype = str(outputs[0].dtype).removeprefix("torch.")
+            self.work.ops[Op(self.phase, func.__name__, dtype, 0, size, 1)] += 1
+
+    def on_device(self, tensor: Tensor) -> bool:
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        return self.placed.get(local.untyped_storage()._cdata, isinstance(local, FakeTensor))
+
+    def wait(self, what: str, times: int = 1) -> None:
+        """The host waits for the device."""
+        self.work.syncs[Sync(self.phase, source_line(), what)] += times
+
+
+class Placement(TorchFunctionMode):
     """Follows tensors between host and device, by what the program asks of them."""
 
-    def __init__(self, run: "DryRun"):
+    def __init__(self, fake: FakeDevice):
         super().__init__()
-        self.run = run
+        self.fake = fake
         self.ask: dict[Any, Callable[..., Any]] = {
             Tensor.device.__get__: lambda x: self.device(x, Tensor.device),  # type: ignore[attr-defined]
             Tensor.to: self.to,
@@ -50,16 +121,16 @@ class Places(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.run.busy:  # with an operation, whose insides are the CPU's
+        if self.fake.busy:  # with an operation, whose insides are the CPU's
             return func(*args, **kwargs)
         if func in self.ask:
             return self.ask[func](*args, **kwargs)
         if kwargs.get("device") is None:
             return func(*args, **kwargs)
         if not _asked_by_torch():
-            with self.run.making_on(torch.device(kwargs["device"]) == DEVICE):
+            with self.fake.making_on(torch.device(kwargs["device"]) == DEVICE):
                 return func(*args, **kwargs | {"device": HOST})
-        with self.run.making_on(True) if _asks().startswith(_SHARDING) else nullcontext():
+        with self.fake.making_on(True) if _asks().startswith(_SHARDING) else nullcontext():
             return func(*args, **kwargs)
 
     @contextmanager
@@ -74,9 +145,9 @@ class Places(TorchFunctionMode):
 
     def device(self, x: Tensor, getter: Any) -> torch.device:
         real = getter.__get__(x)
-        if real != HOST or self.run.busy or _asked_by_torch():
+        if real != HOST or self.fake.busy or _asked_by_torch():
             return real
-        return DEVICE if self.run.on_device(x) else HOST
+        return DEVICE if self.fake.on_device(x) else HOST
 
     def to(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         target = next((kwargs[key] for key in ("device", "other") if kwargs.get(key) is not None), None)
@@ -91,17 +162,17 @@ class Places(TorchFunctionMode):
         cast = x.to(*args, **kwargs) if args or kwargs else x
         if target is None or isinstance(x, DTensor):
             return cast
-        there = self.run.on_device(target) if isinstance(target, Tensor) else torch.device(target) == DEVICE
-        if there == self.run.on_device(cast):
+        there = self.fake.on_device(target) if isinstance(target, Tensor) else torch.device(target) == DEVICE
+        if there == self.fake.on_device(cast):
             return cast
         if not kwargs.get("non_blocking"):
-            self.run.wait("copy to the device" if there else "copy to the host")
-        with self.run.moving_to(there):
+            self.fake.wait("copy to the device" if there else "copy to the host")
+        with self.fake.moving_to(there):
             return cast.clone()
 
     def tolist(self, x: Tensor) -> Any:
-        if self.run.on_device(x):
-            self.run.wait("tolist")
+        if self.fake.on_device(x):
+            self.fake.wait("tolist")
             x = self.to(x, HOST, non_blocking=True)
         return x.tolist()
 
@@ -121,16 +192,32 @@ class Places(TorchFunctionMode):
 
     def backward(self, x: Tensor, gradient: Tensor | None = None, retain_graph: Any = None, *_: Any, **__: Any) -> None:
         gradient = torch.ones_like(x) if gradient is None else gradient
-        with self, self.run.doing("backward"):  # backward() itself would run without the mode
+        with self, self.fake.doing("backward"):  # backward() itself would run without the mode
             _engine_run_backward((x,), (gradient,), bool(retain_graph), False, (), True, accumulate_grad=True)
 
     def whole(self, func: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            with self.run.whole(func, args, kwargs) as results:
+            with self.fake.whole(func, args, kwargs) as results:
                 results.append(func(*args, **kwargs))
             return results[0]
 
         return run
+
+
+@contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """Inside, all goes the ways that it would go on a GPU, whose tensors the host's stand for."""
+    answers: dict[str, Callable[..., Any]] = {
+        "on_gpu": lambda x: True,
+        "on_tensor_cores": lambda x: x.dtype != torch.float32 and type(x) is not Tensor,  # no CPU multiplies so
+        "upload": lambda x, device: x,
+    }
+    own = {name: getattr(kernels, name) for name in answers}
+    vars(kernels).update(answers)
+    try:
+        yield
+    finally:
+        vars(kernels).update(own)
 
 
 def _asks() -> str:
@@ -146,7 +233,7 @@ def _asked_by_torch() -> bool:
     return _asks().partition(".")[0] == "torch"
 
 
-def place() -> str:
+def source_line() -> str:
     """The innermost line of our source, plans excepted, that is being run."""
     frame = sys._getframe(1)
     while frame is not None:

@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from oblr.kernels import upload
-from oblr.segments import Segments, cut
-from oblr.types import Rollout
+from oblr import kernels
+from oblr.batch.segments import Segments, cut
+from oblr.batch.types import Rollout
 
 #: Largest share of padding in a packed batch.
 PADDING = 0.02
@@ -42,17 +42,17 @@ class PackedBatch:
     @cached_property
     def order(self) -> Tensor:
         """int64 [n]; puts the targets in the order of their sequences: rows hold them in any."""
-        return upload(self.target_segments.host.argsort(stable=True), self.targets.device)
+        return kernels.upload(self.target_segments.host.argsort(stable=True), self.targets.device)
 
     @cached_property
     def owners(self) -> Tensor:
         """int64 [n]; sequence of each target, in :attr:`order`."""
-        return upload(self.target_segments.host.sort(stable=True).values, self.targets.device)
+        return kernels.upload(self.target_segments.host.sort(stable=True).values, self.targets.device)
 
     @cached_property
     def bounds(self) -> Tensor:
         """int32; where sequences, and the padding of each row, begin among the R·L tokens, and their end."""
-        return upload(self._bounds, self.targets.device)
+        return kernels.upload(self._bounds, self.targets.device)
 
     @cached_property
     def longest(self) -> int:
@@ -69,13 +69,13 @@ class PackedBatch:
     def to(self, device: torch.device) -> "PackedBatch":
         return PackedBatch(
             self.token_ids,
-            upload(self.input_ids, device),
-            upload(self.position_ids, device),
+            kernels.upload(self.input_ids, device),
+            kernels.upload(self.position_ids, device),
             self.segments.to(device),
-            upload(self.predictors, device),
-            upload(self.targets, device),
+            kernels.upload(self.predictors, device),
+            kernels.upload(self.targets, device),
             self.target_segments.to(device),
-            upload(self.behaviour_logprobs, device),
+            kernels.upload(self.behaviour_logprobs, device),
         )
 
 
@@ -177,7 +177,7 @@ def parts_needed(sizes: Sequence[int], budget: int) -> int:
     return len(sizes)
 
 
-def plan(
+def partition(
     sizes: Sequence[Sequence[int]], live: Sequence[bool], budget: int, agree: Callable[[list[int]], list[int]]
 ) -> list[tuple[list[int], int]]:
     """Share the live groups out between forward passes of at most ``budget`` tokens.

@@ -99,8 +99,8 @@ class RolloutBatch:
         return self.rollouts[q * self.group_size : (q + 1) * self.group_size]
 
 
-class TokenScores(NamedTuple):
-    """What the policy says of each scored token, float32 [n]; only ``logprobs`` is differentiable.
+class TokenStatistics(NamedTuple):
+    """What the policy says of each target token, float32 [n]; only ``logprobs`` is differentiable.
 
     Attributes:
         logprobs: log-probability of the token.
@@ -233,14 +233,14 @@ class LogprobGap(NamedTuple):
 class Column(NamedTuple):
     """A number of each response, or of each group, that a step finds. What is declared of it is followed everywhere.
 
-    It goes by its name from the step to the report of all ranks, whose groups follow each other in it, to the rows of
-    ``rollouts/``, and to the tables of ``report.html`` and ``docs/tags.md``.
+    It goes by its name from the step to the statistics of all ranks, whose groups follow each other in it, to the rows
+    of ``rollouts/``, and to the tables of ``report.html`` and ``docs/tags.md``.
 
     Attributes:
         meaning: what it is, with its unit.
         key: what a row of ``rollouts/`` calls it; empty where no row has it.
         title: what a report's table calls it; empty where none shows it.
-        dtype: of the report's.
+        dtype: of all ranks' column.
         of_group: whether the responses of a group have it in common.
         missing: what it is in groups that it was not found of.
     """
@@ -254,7 +254,7 @@ class Column(NamedTuple):
 
 
 @dataclass
-class StepReport:
+class StepStatistics:
     """Everything one step measured, on all ranks, for callbacks to show. Tensors are on the CPU.
 
     Each :class:`Column` is [N, G], or [N] if it is of groups.
@@ -293,7 +293,7 @@ class StepReport:
             missing=0.0,
         ),
     ]
-    weights: Annotated[Tensor, Column("what the baseline weighs the reward with", "weight", "weight")]
+    reward_weights: Annotated[Tensor, Column("what the baseline weighs the reward with", "weight", "weight")]
     square_norms: Annotated[
         Tensor,
         Column(
@@ -331,6 +331,6 @@ class StepReport:
 #: By the field's name.
 COLUMNS: dict[str, Column] = {
     name: hint.__metadata__[0]
-    for name, hint in get_type_hints(StepReport, include_extras=True).items()
+    for name, hint in get_type_hints(StepStatistics, include_extras=True).items()
     if get_origin(hint) is Annotated
 }

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oblr.kernels import on_gpu, upload
+from oblr import kernels
 
 T = TypeVar("T")
 #: Sets of segments of similar length that are filled up to one length. On a GPU filling up costs less than launches.
@@ -37,7 +37,7 @@ class Segments:
     @cached_property
     def ids(self) -> Tensor:
         """:attr:`host` on the device."""
-        return upload(self.host, self.device)
+        return kernels.upload(self.host, self.device)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -47,7 +47,7 @@ class Segments:
     @cached_property
     def lengths(self) -> Tensor:
         """:attr:`sizes` on the device, int64 [S]."""
-        return upload(torch.tensor(self.sizes), self.device)
+        return kernels.upload(torch.tensor(self.sizes), self.device)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -66,7 +66,7 @@ class Segments:
         for row, size in zip(self.rows, self.sizes, strict=True):
             first, last = (int(row[0]), int(row[size - 1])) if size else (0, -1)
             adjacent = last - first + 1 == size
-            spans.append(slice(first, last + 1) if adjacent else upload(row[:size], self.device))
+            spans.append(slice(first, last + 1) if adjacent else kernels.upload(row[:size], self.device))
         return spans
 
     @cached_property
@@ -80,7 +80,7 @@ class Segments:
         if self.regular:
             return [Bucket(list(range(self.count)), self.rows)]
         order = sorted(range(self.count), key=lambda s: -self.sizes[s])
-        most = GPU_BUCKETS if on_gpu(self.ids) else BUCKETS
+        most = GPU_BUCKETS if kernels.on_gpu(self.ids) else BUCKETS
         parts = cut(order, min(most, self.count))
         return [Bucket(part, self._filled_up(self.rows[part, : self.sizes[part[0]]])) for part in parts]
 
@@ -93,18 +93,18 @@ class Segments:
     def order(self) -> Tensor:
         """int64; the tokens of all buckets, one after the other; anything where a segment is filled up."""
         places = torch.cat([bucket.rows.flatten() for bucket in self.buckets])
-        return upload(places.clamp(max=len(self.host) - 1), self.device)
+        return kernels.upload(places.clamp(max=len(self.host) - 1), self.device)
 
     @cached_property
     def filled(self) -> list[Tensor]:
         """bool [k, T] for each bucket; whether there is a token."""
-        return [upload(bucket.rows < len(self.host), self.device) for bucket in self.buckets]
+        return [kernels.upload(bucket.rows < len(self.host), self.device) for bucket in self.buckets]
 
     @cached_property
     def places(self) -> Tensor:
         """int64 [S]; where a segment stands when the buckets' are put one after the other."""
         members = torch.tensor([s for bucket in self.buckets for s in bucket.members])
-        return upload(members.argsort(), self.device)
+        return kernels.upload(members.argsort(), self.device)
 
     def gather(self, x: Tensor, fill: bool = True) -> list[Tensor]:
         """Token rows ``x`` [n, d] regrouped bucket by bucket, [k, T, d] each.
@@ -126,13 +126,15 @@ class Segments:
     @cached_property
     def members(self) -> Tensor:
         """float32 [S, n]; 1 where a token belongs to a segment."""
-        return upload((self.host == torch.arange(self.count)[:, None]).float(), self.device)
+        return kernels.upload((self.host == torch.arange(self.count)[:, None]).float(), self.device)
 
     def sum(self, x: Tensor) -> Tensor:
         """Sum token rows ``x`` [n, …] over each segment: [S, …]."""
         if x.ndim == 2:  # a matrix product, which is far faster than adding row by row
             return self.members.to(x.dtype) @ x
-        rows = upload(torch.where(self.host < 0, self.count, self.host), self.device)  # one more, for those of none
+        rows = kernels.upload(
+            torch.where(self.host < 0, self.count, self.host), self.device
+        )  # one more, for those of none
         return x.new_zeros(self.count + 1, *x.shape[1:]).index_add_(0, rows, x)[: self.count]
 
     def merge(self, size: int) -> "Segments":
@@ -173,9 +175,9 @@ def distinct_tokens(token_ids: Tensor, segments: Segments) -> DistinctTokens:
     keys, found = torch.unique(segments.host[kept] * vocabulary + token_ids[kept], return_inverse=True)
     places = torch.full_like(token_ids, len(keys)).masked_scatter(kept, found)
     return DistinctTokens(
-        upload(keys % vocabulary, segments.device),
+        kernels.upload(keys % vocabulary, segments.device),
         Segments(keys // vocabulary, segments.count, segments.device),
-        upload(places, segments.device),
+        kernels.upload(places, segments.device),
     )
 
 

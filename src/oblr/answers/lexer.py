@@ -1,4 +1,4 @@
-"""An answer as people and models write it, LaTeX or plain, cut into tokens that mean the same in both."""
+"""An answer as people and models write it, LaTeX or plain, cut into lexemes that mean the same in both."""
 
 import re
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 Kind = Literal["number", "letter", "run", "word", "name", "mark", "begin", "end", "unknown"]
 
 
-class Token(NamedTuple):
-    r"""One token; ``spaced`` where a space stands before it.
+class Lexeme(NamedTuple):
+    r"""One lexeme; ``spaced`` where a space stands before it.
 
     A ``letter`` stands alone, a ``run`` is several letters side by side, a ``word`` either of them where LaTeX says
     that it is text (``\text``, ``\mathrm``); a ``name`` is a function's or a Greek letter's, a ``mark`` anything else.
@@ -135,7 +135,7 @@ _TEXT = re.compile(
 )
 #: Spaces between groups of three digits; a fraction after them is a mixed number's.
 _GROUPS = re.compile(r"(?<![\d.,^_])\d{1,3}(?: \d{3})+(?! ?\d)(?! ?(?:/|\\[dtc]?frac))")
-_TOKEN = re.compile(
+_LEXEME = re.compile(
     r"""(?P<space>\ +)
       | \\begin\s*\{(?P<begin>\w+)\*?\}(?:\{[clr|]*\})? | \\end\s*\{(?P<end>\w+)\*?\}
       | \\mathbb\s*\{?(?P<field>[A-Z])\}?
@@ -150,7 +150,7 @@ _TOKEN = re.compile(
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,]*\d)")
 
 
-def tokenize(answer: str) -> list[Token]:
+def lexed(answer: str) -> list[Lexeme]:
     """All of ``answer``.
 
     Raises:
@@ -162,27 +162,27 @@ def tokenize(answer: str) -> list[Token]:
     text = re.sub(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))", "°", text)
     text = _GROUPS.sub(lambda number: number[0].replace(" ", ""), text).strip()
     text = re.sub(r"(?<=[\w})\]%°!])\s*\.$", "", text)
-    tokens: list[Token] = []
+    lexemes: list[Lexeme] = []
     place, depth = 0, 0
     for match in [*_TEXT.finditer(text), None]:
         outside = text[place : match.start() if match else len(text)]
-        tokens += _cut(outside, depth)
+        lexemes += _cut(outside, depth)
         depth = max(0, depth + sum(map(outside.count, "([")) - sum(map(outside.count, ")]")))
         if match is None:
             break
         place = match.end()
         words = match["text"] or match["bare"] or ""
         inside = [
-            token._replace(kind="word") if token.kind in ("letter", "run", "name") else token
-            for token in _cut(re.sub(r"(?<=\w)\.(?= |$)", "", words), 0)
+            lexeme._replace(kind="word") if lexeme.kind in ("letter", "run", "name") else lexeme
+            for lexeme in _cut(re.sub(r"(?<=\w)\.(?= |$)", "", words), 0)
         ]
         if match["name"] and len(inside) == 1 and (function := _function(inside[0].text, match["name"])):
-            inside = [Token("name", function, False)]
+            inside = [Lexeme("name", function, False)]
         if inside:
-            tokens += [inside[0]._replace(spaced=words[0] == " " or outside[-1:] == " "), *inside[1:]]
-    if _deepest(tokens) > DEEPEST:
+            lexemes += [inside[0]._replace(spaced=words[0] == " " or outside[-1:] == " "), *inside[1:]]
+    if _deepest(lexemes) > DEEPEST:
         raise Unreadable("too deep")
-    return [_seen(tokens, i) for i in range(len(tokens))]
+    return [_seen(lexemes, i) for i in range(len(lexemes))]
 
 
 def _function(name: str, command: str) -> str | None:
@@ -191,27 +191,27 @@ def _function(name: str, command: str) -> str | None:
     return name if name in FUNCTIONS and (name != "sec" or command != "mathrm") else None
 
 
-def _cut(text: str, depth: int) -> list[Token]:
-    """Tokens of text that holds no text command; commas in brackets separate, whatever follows them."""
-    tokens: list[Token] = []
+def _cut(text: str, depth: int) -> list[Lexeme]:
+    """Lexemes of text that holds no text command; commas in brackets separate, whatever follows them."""
+    lexemes: list[Lexeme] = []
     place, spaced = 0, False
     while place < len(text):
         thousands = _THOUSANDS.match(text, place) if depth <= 0 else None
         if thousands is not None:
-            tokens.append(Token("number", thousands[0].replace(",", ""), spaced))
+            lexemes.append(Lexeme("number", thousands[0].replace(",", ""), spaced))
             place, spaced = thousands.end(), False
             continue
-        match = _TOKEN.match(text, place)
+        match = _LEXEME.match(text, place)
         assert match is not None  # any one character is a mark
         place = match.end()
         if match["space"]:
             spaced = True
             continue
-        token = _token(match, spaced)
-        depth += (token.text in "([⦃⟨") - (token.text in ")]⦄⟩")
-        tokens.append(token)
+        lexeme = _lexeme(match, spaced)
+        depth += (lexeme.text in "([⦃⟨") - (lexeme.text in ")]⦄⟩")
+        lexemes.append(lexeme)
         spaced = False
-    return tokens
+    return lexemes
 
 
 #: Brackets, and what closes them.
@@ -219,64 +219,66 @@ OPENING = {"(": ")", "[": "]", "{": "}", "⦃": "⦄", "⌊": "⌋", "⌈": "⌉
 _OPENING, _CLOSING = frozenset(OPENING), frozenset(OPENING.values())
 
 
-def _token(match: re.Match[str], spaced: bool) -> Token:
+def _lexeme(match: re.Match[str], spaced: bool) -> Lexeme:
     if environment := match["begin"] or match["end"]:
-        return Token("begin" if match["begin"] else "end", environment, spaced)
+        return Lexeme("begin" if match["begin"] else "end", environment, spaced)
     if match["field"]:
-        return Token("name", "mathbb" + match["field"], spaced)
+        return Lexeme("name", "mathbb" + match["field"], spaced)
     if match["number"]:
-        return Token("number", match["number"], spaced)
+        return Lexeme("number", match["number"], spaced)
     if match["letters"]:
         return _letters(match["letters"], spaced)
     if command := match["command"]:
         command = _ALIASES.get(command, command)
         if command in _MARKS:
-            return Token("mark", _MARKS[command], spaced)
-        return Token("name", command, spaced) if command in _NAMES else Token("unknown", "\\" + command, spaced)
-    return Token("mark", _PLAIN.get(match["mark"], match["mark"]), spaced)
+            return Lexeme("mark", _MARKS[command], spaced)
+        return Lexeme("name", command, spaced) if command in _NAMES else Lexeme("unknown", "\\" + command, spaced)
+    return Lexeme("mark", _PLAIN.get(match["mark"], match["mark"]), spaced)
 
 
-def _letters(letters: str, spaced: bool) -> Token:
+def _letters(letters: str, spaced: bool) -> Lexeme:
     if letters in _NAMES - {"frac", "binom"}:
-        return Token("name", letters, spaced)
+        return Lexeme("name", letters, spaced)
     if letters.lower() in ("pi", "inf", "infinity", "or", "and"):
         marks = {"pi": "π", "or": "or", "and": "and"}
-        return Token("mark", marks.get(letters.lower(), "∞"), spaced)
-    return Token("letter" if len(letters) == 1 else "run", letters, spaced)
+        return Lexeme("mark", marks.get(letters.lower(), "∞"), spaced)
+    return Lexeme("letter" if len(letters) == 1 else "run", letters, spaced)
 
 
-def _seen(tokens: list[Token], i: int) -> Token:
-    """Token ``i`` beside the others: ``6.7 x 10^5`` is no product with an x."""
-    token = tokens[i]
-    power_of_ten = [after.text for after in tokens[i + 1 : i + 3]] == ["10", "^"]
-    times = token.text in ("x", "X") and power_of_ten and i and tokens[i - 1].kind == "number"
-    return Token("mark", "*", token.spaced) if times else token
+def _seen(lexemes: list[Lexeme], i: int) -> Lexeme:
+    """Lexeme ``i`` beside the others: ``6.7 x 10^5`` is no product with an x."""
+    lexeme = lexemes[i]
+    power_of_ten = [after.text for after in lexemes[i + 1 : i + 3]] == ["10", "^"]
+    times = lexeme.text in ("x", "X") and power_of_ten and i and lexemes[i - 1].kind == "number"
+    return Lexeme("mark", "*", lexeme.spaced) if times else lexeme
 
 
-def enclosed(tokens: Sequence[Token]) -> bool:
-    """Whether the first token is a bracket that the last one closes, of whatever kind."""
-    if len(tokens) < 2 or tokens[0].text not in OPENING or tokens[-1].text not in OPENING.values():
+def enclosed(lexemes: Sequence[Lexeme]) -> bool:
+    """Whether the first lexeme is a bracket that the last one closes, of whatever kind."""
+    if len(lexemes) < 2 or lexemes[0].text not in OPENING or lexemes[-1].text not in OPENING.values():
         return False
     depth = 0
-    for token in tokens[:-1]:
-        depth += (token.text in OPENING) - (token.text in OPENING.values())
+    for lexeme in lexemes[:-1]:
+        depth += (lexeme.text in OPENING) - (lexeme.text in OPENING.values())
         if depth == 0:
             return False
     return True
 
 
-def _deepest(tokens: list[Token]) -> int:
+def _deepest(lexemes: list[Lexeme]) -> int:
     depth = deepest = 0
-    for token in tokens:
-        depth += (token.text in _OPENING) - (token.text in _CLOSING) + (token.kind == "begin") - (token.kind == "end")
+    for lexeme in lexemes:
+        depth += (
+            (lexeme.text in _OPENING) - (lexeme.text in _CLOSING) + (lexeme.kind == "begin") - (lexeme.kind == "end")
+        )
         deepest = max(depth, deepest)
     return deepest
 
 
-def spelled(tokens: list[Token]) -> str:
-    """The same for the same tokens, with a space only between those that would grow together."""
+def spelled(lexemes: list[Lexeme]) -> str:
+    """The same for the same lexemes, with a space only between those that would grow together."""
     text = ""
-    for token in tokens:
-        text += " " if text[-1:].isalnum() and token.text[:1].isalnum() else ""
-        text += token.text
+    for lexeme in lexemes:
+        text += " " if text[-1:].isalnum() and lexeme.text[:1].isalnum() else ""
+        text += lexeme.text
     return text
