@@ -125,7 +125,7 @@ soak: $(STAMP)
 	$(PY) benchmarks/kills.py
 
 mutants: $(STAMP)
-	PYTHONPATH=benchmarks $(PY) tests/mutate.py $(ARGS)
+	PYTHONPATH=benchmarks:tests/helpers $(PY) tests/mutate.py $(ARGS)
 
 again: $(STAMP)
 	PYTHONPATH=benchmarks $(PY) tests/again.py $(or $(ARGS),--runs 5)

@@ -12,22 +12,11 @@ import pytest
 import torch
 from bad_files import BAD_FILES, KINDS
 from conftest import POCKET, ROOT, run_script
+from refusals import check
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from oblr.record.curves import read_curves
 from oblr.run.checkpoint import save
-
-
-def check(result, setting, *words):
-    lines = [line for line in result.stderr.splitlines() if line.strip()]
-    assert result.returncode == 2, result.stderr
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith(f"error: {setting}"), lines[0]
-    for word in words:
-        assert word in lines[0]
-    (page,) = re.findall(r"; see (docs/\w+\.md)$", lines[0])
-    assert (ROOT / page).is_file()
-    assert result.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -213,7 +202,7 @@ def test_questions_that_are_lost_or_all_held_out(refused, changes, setting):
 
 
 def test_rewards_that_break_in_training_cost_their_response_alone(train, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=os.pathsep)
     result = train(
         "reward=python",
         "reward.path=broken_rewards.fails_when_wrong",

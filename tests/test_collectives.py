@@ -12,7 +12,7 @@ from conftest import ROOT, wide
 from lightning import LightningModule
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from rooms import sources
-from test_policy import make_batch, take_steps
+from taken_steps import make_batch, take_steps
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -103,7 +103,7 @@ def test_a_process_alone_leaves_a_foreign_group_alone(one_sided, tmp_path):
 
 def test_a_run_survives_the_group_that_vllm_leaves(train, monkeypatch):
     """Training, both evaluations, checkpoints and export; then again from the checkpoint."""
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests' / 'helpers'}")
     run = (
         *("rollout.engine=vllm", "rollout.engines.vllm._target_=collectives.OneSidedVLLM", "callbacks=benchmarks"),
         *("callbacks.evaluation.every=1", "callbacks.checkpoints.every=1", "callbacks.benchmarks.limit=4"),
@@ -200,7 +200,7 @@ def test_nobody_else_asks_for_a_group_or_moves_a_tensor():
 @pytest.mark.parametrize("kind", ["fsdp", *wide("ddp")])
 def test_a_run_of_two_ranks_goes_by_the_plan(train, tmp_path, monkeypatch, kind):
     """Everything that a run has: the same collectives on both ranks, by no other route than those of the plan."""
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests' / 'helpers'}")
     result = train(
         *(f"trainer={kind}", "trainer.devices=2", "trainer.accelerator=cpu", "steps=2", "callbacks=benchmarks"),
         *("callbacks.evaluation.every=1", "callbacks.checkpoints.every=1", "callbacks.benchmarks.limit=3"),

@@ -4,8 +4,8 @@ import inspect
 import re
 
 import pytest
+from composing import composed
 from conftest import ROOT
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import MissingConfigException
 from hydra.utils import get_object, instantiate
@@ -14,7 +14,6 @@ from test_composition import GROUPS as RUN
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.checks import check_engine
-from oblr.commands.compose import register_resolvers
 from oblr.errors import SettingError
 from oblr.policy.loading import load_config
 from oblr.schedules.snr import SNRSchedule
@@ -30,16 +29,6 @@ GROUPS = sorted(
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 #: given by train.py
 SUPPLIED = {"oblr.rollout.datamodule.RolloutDataModule": {"tokenizer", "end_ids", "vocabulary"}}
-
-
-def composed(*overrides: str) -> DictConfig:
-    register_resolvers()
-    pretrains = any(o.startswith("experiment=") and o.endswith("_base") for o in overrides)
-    script = "pretrain" if pretrains else "eval" if overrides[0].startswith("benchmarks=") else "train"
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose(script, overrides=list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)  # experiments that sweep name their folders after the choices
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
 
 
 def check_targets(node: object, supplied: frozenset[str] = frozenset()) -> int:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_tags import Policy, make_report
+from step_reports import Policy, make_report
 
 from callbacks.rollouts import shares
 from callbacks.samples import sample_table

@@ -14,13 +14,13 @@ import pyarrow.parquet
 import pytest
 import warm
 from conftest import POCKET, ROOT, run_script
+from evaluating import run
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
-from test_bad_input import check
+from refusals import check
 
 from oblr.commands import evaluate as script
 from oblr.commands.compose import register_resolvers
-from oblr.commands.launch import settle
 from oblr.data.procedural import ReasoningGymProblems
 from oblr.errors import SettingError
 from oblr.record.curves import read_curves
@@ -105,7 +105,7 @@ def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(tr
     command = [sys.executable, "src/eval.py", *settings, "rollout.engines.hf._target_=mortal.StallingHF"]
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONPATH": f"{ROOT / 'tests' / 'helpers'}:{os.environ.get('PYTHONPATH', '')}",
         "STALLED": str(stalled),
     }
     process = warm.popen()(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
@@ -132,15 +132,6 @@ def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(tr
 def test_an_unknown_benchmark():
     result = run_script("eval.py", "model=models/pocket", "benchmarks=[chain_sum,gsm9k]")
     check(result, "benchmarks: there is no benchmarks/gsm9k", "math500")
-
-
-def run(tmp_path, *overrides):
-    """``python src/eval.py`` in this process, without what turns errors into lines."""
-    register_resolvers()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("eval", [f"paths.output_dir={tmp_path / 'run'}", f"paths.runs={tmp_path}", *overrides])
-    settle(cfg, "eval")
-    script.main(cfg)
 
 
 QUESTIONS = [

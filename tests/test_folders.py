@@ -11,8 +11,8 @@ import pytest
 import torch
 from bad_folders import FAULTS, SOUND, TEMPLATES, make, renamed, said
 from conftest import wide
+from evaluating import run as evaluate
 from safetensors.torch import load_file, save_file
-from test_eval import run as evaluate
 from tiny_models import tiny
 from transformers import AutoModelForCausalLM
 

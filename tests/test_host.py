@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
-from test_bad_input import check
+from refusals import check
 
 from oblr.errors import HostError
 from oblr.run import host

@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
-from conftest import POCKET, ROOT
+from conftest import POCKET, ROOT, same
 from poisons import POISONS, spoilt
-from test_policy import OneBatch, make_batch, take_steps
-from test_tags import make_report
-from test_train import same
+from step_reports import make_report
+from taken_steps import OneBatch, make_batch, take_steps
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -151,7 +150,7 @@ def test_what_is_looked_at_and_whom_it_names(changes, fault):
 
 def test_a_run_that_meets_nothing_else_saves_itself_and_ends(train, tmp_path, monkeypatch):
     """By the real command line; what is saved last is the policy of the last good step."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"))
     result = train(
         *("~callbacks.evaluation", "schedule=constant", "schedule.lr=1e-3", "steps=40", "rollout.max_new_tokens=32"),
         *("callbacks.checkpoints.every=3", "callbacks.checkpoints.keep=9"),

@@ -3,7 +3,7 @@
 import re
 from types import SimpleNamespace
 
-from test_tags import make_report
+from step_reports import make_report
 
 from callbacks.progress import LiveProgress
 

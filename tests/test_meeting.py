@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from test_bad_input import check
+from refusals import check
 
 from oblr.errors import RunError, SettingError
 from oblr.rollout.process import free_port

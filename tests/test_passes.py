@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from composing import composed
 from conftest import adapt, tiny_model, wide
 from real_shapes import architecture
-from test_conf import composed
+from taken_steps import make_batch, take_steps
 from test_plan import policy
-from test_policy import make_batch, take_steps
 
 from oblr.checks import check_machine
 from oblr.commands.plan import draft, overrides_of

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 import warm
+from composing import composed
 from conftest import POCKET, ROOT, SHAPE, VOCAB, run_script, tiny_model, wide
 from real_shapes import SIZES, architecture, on_meta
 from rich.console import Console
-from test_conf import composed
 from test_roofline import totals
 from torch.distributed.fsdp import FSDPModule
 from torch.profiler import ProfilerActivity, profile
@@ -94,7 +94,8 @@ for size in SIZES:
 print("all")
 """
     (tmp_path / "take.py").write_text(script)
-    paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])}
+    places = ROOT / "tests", ROOT / "tests" / "helpers", os.environ.get("PYTHONPATH", "")
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))}
     result = warm.run([str(tmp_path / "take.py"), str(tmp_path / "group")], ROOT / "tests", paths, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "all"

@@ -2,13 +2,11 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from unittest.mock import patch
 
-import lightning as L
 import pytest
 import torch
-from conftest import combine, drawn_by, make_rollouts, score_gradients, square_norm, tiny_model
+from conftest import combine, score_gradients, square_norm, tiny_model
+from taken_steps import GROUP_SIZE, REWARDS, TEMPERATURE, OneBatch, make_batch, take_steps
 
 from callbacks.grad_stats import GradStats
 from oblr.baselines.base import Groups
@@ -20,7 +18,6 @@ from oblr.errors import StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
-from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
 from oblr.policy import step
 from oblr.policy.model import TokenScorer
@@ -29,91 +26,6 @@ from oblr.run.ranks import Ranks
 from oblr.schedules.constant import ConstantSchedule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import RolloutBatch
-
-GROUP_SIZE = 4
-REWARDS = [1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0.5, 0, 0, 1]  # the third group is dead
-LENGTHS = [3, 9, 1, 4, 12, 2, 5, 5, 6, 6, 6, 6, 1, 30, 2, 8]
-TEMPERATURE = 0.8
-
-
-class OneBatch:
-    def __init__(self, batch):
-        self.batch = batch
-
-    def __len__(self):
-        return 1
-
-    def __iter__(self):
-        yield self.batch
-
-
-class KeepReports(L.Callback):
-    def __init__(self):
-        self.reports = []
-
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        pl_module.gradient = {name: p.grad.clone() for name, p in pl_module.scorer.lm.named_parameters()}
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.reports.append(outputs["report"])
-
-
-def make_batch(folder: Path, tied: bool, drift: float = 0.02, lengths=LENGTHS, rewards=REWARDS) -> RolloutBatch:
-    """Rollouts whose behaviour policy is the saved model, up to ``drift`` nats a token."""
-    lm = tiny_model(tied)
-    lm.save_pretrained(folder)
-    return RolloutBatch(drawn_by(lm, make_rollouts(lengths, rewards), TEMPERATURE, drift), GROUP_SIZE, 1)
-
-
-def take_steps(
-    folder,
-    batch,
-    *,
-    steps=1,
-    gradnorm=None,
-    baseline=None,
-    loss=None,
-    schedule=None,
-    token_budget=60,
-    optimizer=torch.optim.SGD,
-    bound=1.0,
-    bound_p99=None,
-    precision="32-true",
-    observers=(),
-    **settings,
-):
-    """The policy after that many epochs on one batch or a loader, with its last ``gradient``, and their reports.
-
-    ``settings`` are the policy's others.
-    """
-    policy = PolicyModule(
-        path=str(folder),
-        dtype="float32",
-        gradnorm=gradnorm or GradNorms(passes="two"),
-        baseline=baseline or GradientWeightedBaseline(),
-        loss=loss or PolicyGradientLoss(),
-        schedule=schedule or ConstantSchedule(0.0),
-        optimizer=lambda parameters: optimizer(parameters, lr=0.0),
-        temperature=TEMPERATURE,
-        token_budget=token_budget,
-        logprob_gap_mean=bound,
-        logprob_gap_p99=bound if bound_p99 is None else bound_p99,
-        **settings,
-    )
-    keep = KeepReports()
-    trainer = L.Trainer(
-        max_epochs=steps,
-        accelerator="cpu",
-        precision=precision,
-        callbacks=[*observers, keep],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    with patch("oblr.policy.step.check"):  # tests/test_selfcheck.py tries it, on these models too
-        trainer.fit(policy, batch if isinstance(batch, OneBatch) else OneBatch(batch))
-    return policy, keep.reports
 
 
 @pytest.mark.parametrize("tied", [True, False])

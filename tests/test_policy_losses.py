@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 from conftest import tiny_model
-from test_policy import GROUP_SIZE, LENGTHS, REWARDS, TEMPERATURE, make_batch, take_steps
+from taken_steps import GROUP_SIZE, LENGTHS, REWARDS, TEMPERATURE, make_batch, take_steps
 from torch import Tensor
 
 from oblr.baselines.base import Groups

@@ -25,8 +25,9 @@ def run(folder, kind, rewards, *runs, precision="32-true", logits=SLICE):
     ``logits`` are held at once. All ranks must have taken part in the same collectives.
     """
     arguments = kind, rewards, precision, str(logits), str(folder)
-    command = [str(ROOT / "tests" / "rank_worker.py"), *arguments, *runs]
-    result = warm.run(command, ROOT, os.environ, timeout=240)
+    command = [str(ROOT / "tests" / "helpers" / "rank_worker.py"), *arguments, *runs]
+    paths = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}  # of callbacks and conftest.py
+    result = warm.run(command, ROOT, paths, timeout=240)
     assert result.returncode == 0, result.stderr
     names = ["-".join(one.split(":")[:2]) for one in runs]
     for name, one in zip(names, runs, strict=True) if kind != "single" else ():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import ROOT
 from kept_responses import read_rollouts
-from test_tags import NAN, Policy, make_report
+from step_reports import NAN, Policy, Run, make_report
 
 from callbacks.rollouts import RolloutLog, rows
 from oblr.baselines.rloo import RLOOBaseline
@@ -126,10 +126,6 @@ def test_a_refused_step_can_be_read(tmp_path):
     scores[0, 0] = NAN
     log.on_train_batch_end(Run(), Policy(), {"report": make_report(scores=scores, refused=True)}, None, 0)
     assert [row["reward"] for row in read_rollouts(tmp_path, 1)] == [None, 0, 0, 1]
-
-
-class Run:
-    current_epoch, global_rank, world_size = 0, 1, 2
 
 
 def test_files_of_steps_that_are_taken_again_go(tmp_path):

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, SMALL, run_script, wide
-from test_record import Run
-from test_tags import Policy, make_report
+from step_reports import Policy, Run, make_report
 
 from callbacks.rollouts import RolloutLog
 from oblr.commands import report

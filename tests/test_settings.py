@@ -8,11 +8,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 from bad_settings import OPTIONS, bad_values, cases, is_right, outcome, tries, typed
+from composing import composed
 from conftest import ROOT, run_script
 from hydra.utils import get_object
 from hypothesis import HealthCheck, given, settings, strategies
 from omegaconf import OmegaConf
-from test_conf import composed
 
 import oblr.baselines
 from oblr.errors import SettingError

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import make_rollouts
 from rich.console import Console
+from step_reports import LENGTHS, NAN, Policy, Watch, make_report
 
 from callbacks import throughput
 from callbacks.evaluation import HeldOutEvaluation
@@ -29,74 +29,17 @@ from callbacks.snr import LARGE, SNRMonitor
 from callbacks.summary import summary_table
 from callbacks.throughput import Throughput
 from oblr.baselines.adaptive import AdaptiveBaseline
-from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
-from oblr.gradnorm.measure import GradNorms
 from oblr.metrics.accuracy import wilson
 from oblr.metrics.aggregate import Interval
 from oblr.policy.report import tags
 from oblr.record.figures import outcome
 from oblr.record.logger import RunRecord
-from oblr.record.tags import meaning
 from oblr.run.timing import Stopwatch
-from oblr.schedules.snr import SNRSchedule
-from oblr.types import LogprobGap, Moments, RolloutBatch, StepReport
-
-NAN = float("nan")
-LENGTHS = [2, 4, 1, 3, 5, 5]
-
-
-def make_report(first=0, **changes) -> StepReport:
-    """Three groups of two, the last of which is dead; this rank has two of them, from ``first`` on."""
-    rollouts = make_rollouts(LENGTHS, [1, 0, 0, 1, 1, 1])
-    fields = {
-        "batch": RolloutBatch(rollouts[2 * first : 2 * first + 4], 2, 1),
-        "first": first,
-        "problems": torch.tensor([1, 2, 3]),
-        "scores": torch.tensor([[1.0, 0], [0, 1], [1, 1]]),
-        "rewards": torch.tensor([[1.0, 0], [0, 1], [1, 1]]),
-        "greedy_rewards": None,
-        "lengths": torch.tensor(LENGTHS).view(3, 2),
-        "finished": torch.tensor([[1.0, 1], [0, 1], [1, 1]]),
-        "live": torch.tensor([True, True, False]),
-        "square_norms": torch.tensor([[4.0, 16], [9, 1], [NAN, NAN]], dtype=torch.float64),
-        "weights": torch.tensor([[4.0, 64], [9, 1], [NAN, NAN]], dtype=torch.float64),
-        "advantages": torch.tensor([[1.0, -1], [-0.5, 0.5], [0, 0]]),
-        "coefficients": torch.tensor([[0.5, 1], [0.25, 0.25], [0, 0]], dtype=torch.float64),
-        "group_squares": torch.tensor([2.0, 4, 0], dtype=torch.float64),
-        "log_ratios": torch.tensor([[1.0, 2], [1, 1], [NAN, NAN]], dtype=torch.float64).log(),
-        "entropies": 1.25 * torch.tensor(LENGTHS, dtype=torch.float64).view(3, 2),
-        "logprob_gap": LogprobGap(0.001, 0.01, 0.25),
-        "moments": Moments(3, 3.0, 6.0),
-        "lr": 0.02,
-    }
-    return StepReport(**fields | changes)
-
-
-class Watch:
-    """A policy that keeps what is logged."""
-
-    def __init__(self, **fields):
-        self.logged: dict[str, float] = {}
-        self.baseline, self.schedule = GradientWeightedBaseline(), SNRSchedule(0.1)
-        vars(self).update(fields)
-
-    def log_dict(self, metrics):
-        assert self.logged.keys().isdisjoint(metrics)
-        assert all(meaning(tag) for tag in metrics), metrics
-        self.logged |= {tag: float(value) for tag, value in metrics.items()}
-
-
-class Policy(Watch):
-    """With exact norms of responses, whose tokens have one coefficient."""
-
-    per_token = False
-
-    def __init__(self, tier="exact", per_token=False):
-        super().__init__(gradnorm=GradNorms(tier), loss=SimpleNamespace(per_token=per_token, signed=False))
+from oblr.types import Moments
 
 
 def logged(callback, *reports, step=0, **fields):

@@ -2,8 +2,8 @@
 
 import csv
 
+from byte_tokenizer import byte_tokenizer
 from conftest import run_script, tiny_model
-from test_prompts import byte_tokenizer
 
 from oblr.record.curves import read_curves
 

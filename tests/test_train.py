@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
-from conftest import ROOT, run_script, wide
+from conftest import ROOT, run_script, same, wide
 from kept_responses import read_rollouts
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
@@ -33,10 +33,6 @@ DEMO_STEPS = 10
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "policy" / "model.safetensors")
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +209,7 @@ TWO = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
 )
 def test_a_skipped_sync_is_found_out(train, monkeypatch, engine, name, ranks):
     """After one step, too small to show in probabilities."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     small = ("schedule=constant", "schedule.lr=1e-5", "~callbacks.evaluation")
     target = f"rollout.engines.{engine}._target_=stale.{name}"
     result = train("steps=5", *small, f"rollout.engine={engine}", target, *ranks)
@@ -224,7 +220,7 @@ def test_a_skipped_sync_is_found_out(train, monkeypatch, engine, name, ranks):
 
 @pytest.mark.wide
 def test_a_rank_whose_engine_computes_something_else_is_found_out(train, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     off = ("rollout.engines.hf._target_=stale.OffRank", "+rollout.engines.hf.off=0.005")
     result = train("steps=2", *TWO, *off, "~callbacks.evaluation")
     assert result.returncode == 2, result.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from _pytest.terminal import TerminalReporter
 
-HERE = Path(__file__).parent / "attacks"
+HERE = Path(__file__).parent.parent / "attacks"
 TRIED, STOPPED = "tried", "stopped by"
 
 

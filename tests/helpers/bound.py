@@ -1,6 +1,6 @@
 """Theorem 3's bound on a step of the laboratory, which Theorem 4's rate minimises."""
 
-from theory.laboratory import Laboratory
+from laboratory import Laboratory
 
 
 def smoothness(lab: Laboratory) -> float:
