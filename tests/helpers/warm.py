@@ -1,8 +1,9 @@
 """Scripts of ``src/`` in processes of their own that have their imports already.
 
 What they import takes most of the seconds of a run that is small, and is the same for all of them. Each test process
-has a nursery that imports it once (`warm_imports.py`) and is forked for every run. `tests/test_warm.py` holds this
-against cold processes. What a run starts of the project's scripts itself, such as its other ranks, is forked as well.
+has a nursery that imports it once (`warm_imports.py`) and is forked for every run. `tests/repository/test_warm.py`
+holds this against cold processes. What a run starts of the project's scripts itself, such as its other ranks, is forked
+as well.
 """
 
 import atexit

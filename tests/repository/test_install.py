@@ -244,7 +244,7 @@ def test_engines_of_two_workers_do_not_share_a_gpu(tmp_path, gpu, workers):
         f"torch.cuda.is_available = lambda: {gpu}\n"
         "def pytest_configure(config):\n    print('workers', config.option.numprocesses)\n"
     )
-    command = ["tests/helpers/pytest_alone.py", "-p", "machine", "--collect-only", "tests/test_text.py"]
+    command = ["tests/helpers/pytest_alone.py", "-p", "machine", "--collect-only", "tests/commands/test_text.py"]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = warm.run(command, ROOT, os.environ | {"PYTHONPATH": path}, timeout=120)
     assert f"workers {workers}\n" in done.stdout

@@ -194,7 +194,7 @@ def test_no_half_checkpoint_is_left(two, monkeypatch):
 FILL = """
 import sys, torch
 from pathlib import Path
-sys.path[:0] = "tests", "tests/helpers"
+sys.path[:0] = "tests", "tests/helpers", "tests/run"
 from test_checkpoint import OPTIMIZERS, trained
 from oblr.run.checkpoint import load, save
 from oblr.run.manifest import by_age
