@@ -47,8 +47,9 @@ def _runners(root: Path) -> dict[Path, str]:
 def nearest_tests(root: Path, file: str, scope: tuple[str, ...], most: int) -> list[str]:
     """At most so many: with the fewest imports between, and of these first what names the function, and imports little.
 
-    Files of a room's own folder, or named after the room or the file, are as near as if they imported it: what only
-    configuration names nothing imports. Where there are none, whole programs are tried.
+    What is named after the file comes before all others. The room's own folder is as near as if it imported something
+    that imports the file: what only configuration names nothing imports. Where there is neither, whole programs are
+    tried.
     """
     graph, distance, edge = _imports(root), {file: 0}, {file}
     for steps in count(1):
@@ -56,13 +57,13 @@ def nearest_tests(root: Path, file: str, scope: tuple[str, ...], most: int) -> l
         if not edge:
             break
         distance |= dict.fromkeys(edge, steps)
-    parts = {part for part in Path(file).with_suffix("").parts if part not in ("src", "oblr")}
+    *room, stem = (part for part in Path(file).with_suffix("").parts if part not in ("src", "oblr"))
 
-    def key(name: str) -> tuple[float, bool, int, int, str]:
+    def key(name: str) -> tuple[int, bool, int, int, str]:
         path, text = Path(name), (root / name).read_text()
-        own = not parts.isdisjoint([*path.parts[1:-1], path.stem.removeprefix("test_")])
+        named, own = path.stem == f"test_{stem}", path.parent.name in room
         runs = any(there.startswith("src/") and there.count("/") == 1 for there in graph[name])
-        steps = min(distance.get(name, 1000 - runs), 1 if own else 1000)
+        steps = 0 if named else min(distance.get(name, 1000 - runs), 2 if own else 1000)
         return steps, not own, -sum(text.count(part) for part in scope), len(graph[name]), name
 
     return sorted((name for name in graph if Path(name).name.startswith("test_")), key=key)[:most]

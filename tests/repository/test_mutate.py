@@ -127,8 +127,12 @@ def test_the_nearest_tests_come_first_and_then_those_that_name_it(project):
     (project / "tests/test_a.py").write_text("import helper\n")
     (project / "tests/test_b.py").write_text("import oblr.shop.till\n")
     (project / "tests/test_c.py").write_text("'src/run.py'\n")
+    (project / "tests/shop").mkdir()
+    (project / "tests/shop/test_d.py").write_text("")
+    (project / "tests/test_till.py").write_text("")
     (project / "src/run.py").write_text("")
-    nearest = ["tests/test_shop.py", "tests/test_b.py", "tests/test_a.py", "tests/test_c.py", "tests/test_signs.py"]
+    its_own, imports = ["tests/test_till.py"], ["tests/test_shop.py", "tests/test_b.py"]
+    nearest = [*its_own, *imports, "tests/shop/test_d.py", "tests/test_a.py", "tests/test_c.py", "tests/test_signs.py"]
     assert nearest_tests(project, "src/oblr/shop/till.py", ("total",), 9) == nearest
     assert nearest_tests(project, "src/oblr/shop/till.py", ("total",), 2) == nearest[:2]
 
