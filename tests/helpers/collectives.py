@@ -78,6 +78,7 @@ class Record(Callback):
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self.recorder.__exit__(None, None, None)
         Path(f"{self.path}-{trainer.global_rank}.json").write_text(json.dumps(self.recorder.seen))
+        trainer.strategy.barrier()  # the first rank's process may end before the others have written
 
 
 def recorded(path: Path, ranks: int = 2, copies: int = 1) -> list[list[Any]]:
