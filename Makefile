@@ -72,23 +72,23 @@ test-wide: $(STAMP)
 	$(PY) -m pytest -m 'wide and not servers' $(ARGS)
 
 test-slurm: $(STAMP)
-	$(PY) -m pytest -m slurm tests/test_slurm.py $(ARGS)
+	$(PY) -m pytest -m slurm tests/repository/test_slurm.py $(ARGS)
 
 test-servers: $(STAMP)
 	$(PY) -m pytest -m servers -n 1 tests/rollout $(ARGS)
 
 test-loggers: $(STAMP)
 	@[ -e .cache/loggers ] || $(PIP) install -q --target .cache/loggers wandb==0.22.2 mlflow-skinny==3.4.0
-	$(PY) -m pytest -m loggers -n 0 tests/test_loggers.py $(ARGS)
+	$(PY) -m pytest -m loggers -n 0 tests/commands/test_loggers.py $(ARGS)
 
 test-wheel: $(STAMP)
-	$(PY) -m pytest -m wheel -n 0 tests/test_wheel.py $(ARGS)
+	$(PY) -m pytest -m wheel -n 0 tests/repository/test_wheel.py $(ARGS)
 
 attack: bubblewrap chromium $(STAMP)
 	$(PY) -m pytest -m attack tests/attacks $(ARGS)
 
 bench-smoke: chromium $(STAMP)
-	$(PY) -m pytest -m miniature --dist load tests/test_benchmarks.py tests/test_roofline.py $(ARGS)
+	$(PY) -m pytest -m miniature --dist load tests/benchmarks tests/plan/test_roofline.py $(ARGS)
 
 # Engines take a share of a GPU, and measure what is free while they start: one process where there is one.
 studies-smoke: $(STAMP)
@@ -130,7 +130,7 @@ soak: $(STAMP)
 	$(PY) benchmarks/kills.py
 
 mutants: $(STAMP)
-	PYTHONPATH=benchmarks $(PY) tests/mutate.py $(ARGS)
+	PYTHONPATH=benchmarks:tests/helpers $(PY) tests/mutate.py $(ARGS)
 
 again: $(STAMP)
 	PYTHONPATH=benchmarks $(PY) tests/again.py $(or $(ARGS),--runs 5)
@@ -148,7 +148,7 @@ chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
 
 test-browser: chromium $(STAMP)
-	$(PY) -m pytest -m browser -n 0 tests/test_report.py tests/test_report_evaluation.py tests/test_dashboard.py tests/test_docs_search.py $(ARGS)
+	$(PY) -m pytest -m browser -n 0 tests/report tests/callbacks/test_dashboard.py tests/repository/test_docs_search.py $(ARGS)
 
 install: $(STAMP)
 

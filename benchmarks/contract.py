@@ -4,8 +4,8 @@
 
 Versions are the pinned one and the oldest that ``rollout/vllm.py`` is written for. Their wheels are fetched by pip into
 ``.cache/wheels`` and not installed; nothing of them is run. ``--quick`` reads the vLLM that is installed here.
-Ends with status 1 where something is missing. ``contract_uses.py`` tells what our code uses; ``tests/test_contract.py``
-holds both lists against each other.
+Ends with status 1 where something is missing. ``contract_uses.py`` tells what our code uses;
+``tests/benchmarks/test_contract.py`` holds both lists against each other.
 """
 
 import argparse

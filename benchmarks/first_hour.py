@@ -4,9 +4,9 @@
 
 README's commands are typed as they are printed, into a shell whose environment is empty but for a home, the system's
 programs and the way to package indices: `make demo` installs first. Then those of the pages, each shortened to two
-steps of four prompts. What cannot be tried on any machine is named with its reason, and `tests/test_pages.py` composes
-it. Each command has to end well, to say what its kind of command says, and to name no file that is not there; the
-report opens in Chromium.
+steps of four prompts. What cannot be tried on any machine is named with its reason, and
+`tests/repository/test_pages.py` composes it. Each command has to end well, to say what its kind of command says, and to
+name no file that is not there; the report opens in Chromium.
 
 ``--quick`` installs nothing: the demo, one change and what looks at them, shortened, in this environment.
 """

@@ -2,12 +2,12 @@
 
     python benchmarks/folders.py [--quick] [--faults WORD]
 
-``tests/bad_folders.py`` spoils a small sound folder in one way each (weights that the file lacks, has too many of, or
-in another form; files that are pointers, cut off or absent; configurations and tokenizers of another model; what could
-not be written after the last step) and changes it in ways that must not matter. Each is given to every entry point: as
-the policy of a run with each engine, its reference, the base of its adapters, sharded, to evaluations, a plan, a
-server, and as an engine's own folder. A try is a process of its own: what it is told has been composed before, once
-for each entry point, except where the folder is sound or a plan is made, which goes the command line's own way.
+``tests/helpers/bad_folders.py`` spoils a small sound folder in one way each (weights that the file lacks, has too many
+of, or in another form; files that are pointers, cut off or absent; configurations and tokenizers of another model; what
+could not be written after the last step) and changes it in ways that must not matter. Each is given to every entry
+point: as the policy of a run with each engine, its reference, the base of its adapters, sharded, to evaluations, a
+plan, a server, and as an engine's own folder. A try is a process of its own: what it is told has been composed before,
+once for each entry point, except where the folder is sound or a plan is made, which goes the command line's own way.
 
 Right is: one line, status 2 and no step taken; or, of a folder that is sound, a step of no size after which the
 exported weights are the folder's, bit by bit, and greedy responses that are those of the folder that nothing was done
@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.extend(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "helpers")))  # bad_folders imports conftest.py
 from bad_folders import FAULTS, SOUND, UNPLANNED, UNWRITTEN, make
 
 from oblr.commands.launch import composer, job_config, launch, one_line_errors, settle

@@ -3,9 +3,9 @@
     python benchmarks/poison.py [--quick]
 
 A Qwen3 of random weights takes real steps (exact norms, the adaptive baseline, the SNR schedule, AdamW) on batches of
-random rollouts whose behaviour policy is itself. Which steps are poisoned, how (``tests/poisons.py``: rewards, an
-engine's log-probabilities, and ratios up to e^400) and in which response is drawn at random; at most nine in a row, as
-ten end a run. The same is done again without the poisoned steps. Both must end with the same bits: parameters,
+random rollouts whose behaviour policy is itself. Which steps are poisoned, how (``tests/helpers/poisons.py``: rewards,
+an engine's log-probabilities, and ratios up to e^400) and in which response is drawn at random; at most nine in a row,
+as ten end a run. The same is done again without the poisoned steps. Both must end with the same bits: parameters,
 the optimizer's state, and the averages of schedule, baseline and the callbacks that show curves.
 """
 
@@ -38,7 +38,7 @@ from oblr.policy.step import PolicyModule
 from oblr.problem import Completion, Problem
 from oblr.schedules.snr import SNRSchedule
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 from poisons import POISONS, spoilt
 
 GROUPS, GROUP_SIZE, VOCAB = 2, 4, 17

@@ -22,7 +22,7 @@ from figures import ROOT, Figure, at_most, write
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 import warm
 
 SMALL = (

@@ -2,11 +2,11 @@
 
     python benchmarks/settings.py [--quick] [--tries N]
 
-``tests/bad_settings.py`` has the values (no numbers, numbers out of range or far too large, null, other types, quotes)
-and draws those that a setting cannot be, besides names that there are not. Each setting and each section of all four
-scripts (``train.py``, ``eval.py``, ``pretrain.py``, ``sweep.py``) is tried once, and then more in a random order. A try
-starts the script in this process, up to where it would import torch. It is right if it ends with status 2 and one line,
-and nothing is written.
+``tests/helpers/bad_settings.py`` has the values (no numbers, numbers out of range or far too large, null, other types,
+quotes) and draws those that a setting cannot be, besides names that there are not. Each setting and each section of all
+four scripts (``train.py``, ``eval.py``, ``pretrain.py``, ``sweep.py``) is tried once, and then more in a random order.
+A try starts the script in this process, up to where it would import torch. It is right if it ends with status 2 and one
+line, and nothing is written.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from figures import ROOT, Figure, at_most, write
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 from bad_settings import OPTIONS, is_right, outcome, tries
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import neighbours  # noqa: F401
 import torch
+from bound import bound_of_a_step, smoothness
 from figures import Figure, at_least, at_most, write
-from theory.bound import bound_of_a_step, smoothness
-from theory.laboratory import Laboratory
+from laboratory import Laboratory
 
 from oblr.batch.types import Moments
 from oblr.schedules.decay import InverseSquareRootSchedule

@@ -6,8 +6,8 @@ from math import factorial, prod
 
 import neighbours  # noqa: F401
 import torch
+from laboratory import Laboratory, Policies
 from scipy.optimize import minimize, minimize_scalar
-from theory.laboratory import Laboratory, Policies
 from torch import Tensor
 
 from oblr.baselines.leave_one_out import leave_one_out_means

@@ -35,11 +35,11 @@ from collections.abc import Callable
 
 import enumerated
 import neighbours  # noqa: F401
+from bound import smoothness
 from enumerated import Horizon
 from figures import Figure, write
+from laboratory import Laboratory
 from quadratic import Family, Quadratic, Rule, Seen, Size, best, tuned
-from theory.bound import smoothness
-from theory.laboratory import Laboratory
 
 
 def figures_of(seed: int, steps: int) -> list[Figure]:

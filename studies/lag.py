@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 import neighbours  # noqa: F401
 import torch
 from figures import Estimate, Figure, write
+from laboratory import Laboratory
 from quadratic import tuned
 from staleness import Rule, Seen, Stale
-from theory.laboratory import Laboratory
 from torch import Tensor
 
 STEPS, LAGS, LABORATORIES, RUNS, OCTAVES = 100, (4, 16), (0, 1, 2), 64, 6

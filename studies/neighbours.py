@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[1:1] = [str(ROOT / name) for name in ("benchmarks", "tests")]
+sys.path[1:1] = [str(ROOT / name) for name in ("benchmarks", "tests/helpers")]

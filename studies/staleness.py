@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import neighbours  # noqa: F401
 import torch
-from theory.laboratory import Laboratory, Policies, centred
+from laboratory import Laboratory, Policies, centred
 from torch import Tensor
 
 from oblr.baselines.leave_one_out import leave_one_out_means

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from enumerated import Horizon, best_rates, constant, measured, theorem, tuned
-from theory.laboratory import Laboratory
+from laboratory import Laboratory
 
 from oblr.baselines.leave_one_out import leave_one_out_means
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from laboratory import Laboratory
 from staleness import Stale
-from theory.laboratory import Laboratory
 
 RUNS = 20_000
 

@@ -40,6 +40,7 @@ from oblr.problem import Completion, Problem
 from oblr.rollout.server import ServerEngine
 
 pytest_plugins = ("attacked",)
+pytest.register_assert_rewrite("refusals")  # a failure there shows what was compared, as in a test
 
 # What a shell has started in the background ignores Ctrl-C, and so would all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -202,6 +203,10 @@ def combine(gradients: Sequence[dict[str, Tensor]], coefficients: Sequence[float
     return {
         name: sum(c * g[name].double() for g, c in zip(gradients, coefficients, strict=True)) for name in gradients[0]
     }
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def run_script(script: str, *overrides: str, cold: bool = False) -> subprocess.CompletedProcess[str]:

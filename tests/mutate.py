@@ -1,7 +1,7 @@
 """Plant mistakes in the code, one at a time, and see which of them the tests notice.
 
-    PYTHONPATH=benchmarks python tests/mutate.py [FILE ...] [--room ROOM] [--since REV] [--sample N --seed S]
-                                                 [--minutes M] [--jobs J]
+    PYTHONPATH=benchmarks:tests/helpers python tests/mutate.py [FILE ...] [--room ROOM] [--since REV]
+                                                               [--sample N --seed S] [--minutes M] [--jobs J]
 
 Which mistakes there are is mutmut's (`mutations.py`); a sample of them is drawn from all rooms in turn. Each is planted
 in a copy of the checkout, and meets the test files that are nearest to it (`nearest.py`) until a test fails, which
@@ -80,7 +80,7 @@ def first_failure(folder: Path, tests: Sequence[str], words: Sequence[str], seco
     own = {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", MARK: str(folder)}
     own |= {"TEST_LOG": str(log), "TEST_WORDS": " ".join(words)}
     options = ["-x", "-p", "no:cacheprovider", "-n", "0", f"--timeout={each:.0f}"]
-    command = [str(Path(__file__).with_name("pytest_alone.py")), *options, *tests]
+    command = [str(Path(__file__).parent / "helpers" / "pytest_alone.py"), *options, *tests]
     start = time.monotonic()
     try:
         status = warm.run(command, folder, os.environ | own, seconds).returncode

@@ -3,9 +3,9 @@
 import math
 
 import pytest
+from composing import composed
 from conftest import POCKET
 from hydra.utils import instantiate
-from test_conf import composed
 
 from oblr.commands.checks import ROUNDING, check_loss, check_policy, rounding
 from oblr.errors import SettingError

@@ -40,7 +40,7 @@ def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     patch = pytest.MonkeyPatch()
     patch.setenv("TAMPERING", str(folder / "tampering"))
-    patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    patch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     engine = ServerEngine(str(POCKET), "float32", 128, str(folder / "log"))
     place = engine.arguments.index("--middleware")
     engine.arguments[place:place] = ["--middleware", "tampering.Tamper"]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from baselines.steps import baseline, make
+from baseline_steps import baseline, make
 from baselines.test_registry import LOOPS
 from conftest import ROOT
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from baselines.steps import baseline, make
+from baseline_steps import baseline, make
 
 
 def visit(rewards, weights=None, problem=7):

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 import torch
-from baselines.steps import G, N, as_lists, baseline, draw
+from baseline_steps import G, N, as_lists, baseline, draw
 from conftest import ROOT
 
 from oblr.baselines.base import Groups, live_groups

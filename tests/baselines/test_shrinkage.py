@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from baselines.steps import G, N, baseline, draw, make
+from baseline_steps import G, N, baseline, draw, make
 
 from oblr.baselines.base import Groups
 from oblr.baselines.shrinkage import leave_one_out_sizes

@@ -6,7 +6,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from baselines.steps import D, G, N, baseline, draw, make, part
+from baseline_steps import D, G, N, baseline, draw, make, part
 
 from oblr.errors import SettingError
 

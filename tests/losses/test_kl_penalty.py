@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
+from composing import composed
 from hydra.utils import instantiate
-from test_conf import composed
 from torch import Tensor
 
 from oblr.errors import SettingError

@@ -45,7 +45,7 @@ def test_a_deadline_that_is_over_before_the_block_begins_leaves_no_trace(monkeyp
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_sync_that_hangs_ends_the_run(train, tmp_path, monkeypatch, ranks):
     """Of two ranks one hangs in Python, and the other waits for it in a collective."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     several = ["trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2"] if ranks == 2 else []
     settings = ("rollout.sync_timeout=2", "callbacks.checkpoints.every=1", "steps=3")
     result = train(*settings, *several, "rollout.engines.hf._target_=stale.HangingHF")
@@ -56,7 +56,7 @@ def test_a_sync_that_hangs_ends_the_run(train, tmp_path, monkeypatch, ranks):
 
 
 def test_an_engine_that_keeps_dying_ends_the_run(train, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     result = train("rollout.restarts=1", "steps=3", "rollout.engines.hf._target_=stale.DyingHF")
     assert result.returncode == 2
     assert result.stderr == "error: it died; see docs/machines.md\n"

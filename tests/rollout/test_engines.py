@@ -263,7 +263,7 @@ def test_asleep_between_rollouts_on_a_gpu(monkeypatch):
 @pytest.mark.wide
 @pytest.mark.parametrize(("trainer", "shared_by", "engine"), [("fsdp", 2, "NoticingVLLM"), ("ddp", 1, "VLLMEngine")])
 def test_an_engine_a_rank_and_an_engine_for_two(train, tmp_path, monkeypatch, trainer, shared_by, engine):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     result = train(
         *("rollout.engine=vllm", f"rollout.engines.vllm._target_=stale.{engine}"),
         f"rollout.engines.vllm.tensor_parallel_size={shared_by}",

@@ -166,7 +166,7 @@ def test_a_process_whose_broadcast_has_failed_can_end(tmp_path):
         "try:\n    NCCLSender(server.client).send(WEIGHTS)\n"
         "except EngineDiedError as error:\n    print(error)\n"
     )
-    path = f"{ROOT}/tests:{ROOT}/tests/rollout:{ROOT}/src:{ROOT}"
+    path = f"{ROOT}/tests:{ROOT}/tests/helpers:{ROOT}/tests/rollout:{ROOT}/src:{ROOT}"
     done = subprocess.run(
         [sys.executable, str(program)], env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=120
     )

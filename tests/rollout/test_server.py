@@ -172,7 +172,7 @@ def test_servers_that_cannot_be_used(engine, settings, message):
 @pytest.mark.servers
 def test_all_copies_of_the_policy_get_new_weights(tmp_path, model, problems, tokenizer, monkeypatch):  # noqa: F811
     """A server with two GPUs has two, which are processes here; requests are shared out to them."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     settings = {"gpus": "0,1", "gpu_memory_utilization": 0.4, "transfer": "http"}
     copies = ServerEngine(str(POCKET), "float32", 128, str(tmp_path / "log"), **settings)
     copies.arguments += ["--worker-extension-cls", "stale_copy.SpoiledTransfer"]
@@ -195,7 +195,7 @@ def test_all_copies_of_the_policy_get_new_weights(tmp_path, model, problems, tok
 
 
 def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     target = "rollout.engines.server._target_=stale.CorruptingServer"
     with lent(engine) as url:
         result = train("steps=3", *RUN, *url, target, "callbacks.checkpoints.every=1")
@@ -221,7 +221,7 @@ def test_a_killed_worker_changes_nothing(train, tmp_path, engine, monkeypatch):
     with lent(engine) as url:
         undisturbed = train("steps=3", *RUN, *url, folder="undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     result = train("steps=3", *RUN, "rollout.engines.server._target_=mortal.MortalServer")
     assert result.returncode == 0, result.stderr
     warnings = [line for line in result.stdout.splitlines() if line.startswith("warning")]
@@ -235,7 +235,7 @@ def test_a_killed_worker_changes_nothing(train, tmp_path, engine, monkeypatch):
 
 
 def lingering(log: Path) -> list[int]:
-    """The processes of ``tests/lingering.py``."""
+    """The processes of ``lingering.py``."""
     while not log.exists() or not log.read_text().endswith("\n"):
         time.sleep(0.05)
     return [int(pid) for pid in log.read_text().split()]
@@ -256,7 +256,7 @@ def wait_for_death(processes: list[int]) -> None:
 
 @pytest.mark.parametrize("dies", ["server", "stopped", "run"])
 def test_nothing_of_a_server_is_left_behind(tmp_path, dies):
-    log, environment = tmp_path / "log", {"PYTHONPATH": str(ROOT / "tests")}
+    log, environment = tmp_path / "log", {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
     if dies == "run":
         start = f"ServerProcess(['lingering'], {environment}, Path({str(log)!r})); time.sleep(1000)"
         code = f"import time; from pathlib import Path; from oblr.rollout.process import ServerProcess; p = {start}"

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from theory.laboratory import Endings, Laboratory
+from laboratory import Endings, Laboratory
 
 from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Groups

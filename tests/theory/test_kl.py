@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 import torch
-from theory.laboratory import Laboratory, Sequences
+from laboratory import Laboratory, Sequences
 
 from oblr.baselines.base import Groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline

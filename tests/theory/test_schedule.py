@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 import torch
-from theory.bound import bound_of_a_step, smoothness
-from theory.laboratory import Laboratory
+from bound import bound_of_a_step, smoothness
+from laboratory import Laboratory
 
 from oblr.batch.types import Moments
 from oblr.schedules.snr import SNREstimates, shrinkage
