@@ -118,22 +118,6 @@ def test_the_suite_takes_and_passes_what_its_runs_say():
     assert f"mean load of {LOADED} or more; the last {in_a_row} passed in a row" in text
 
 
-def test_what_bad_numbers_and_settings_do_is_as_measured():
-    poisoned, settings = results("poison"), results("settings")
-    assert poisoned["steps"]["value"] == 10_000
-    assert f"Of 10,000 steps with {poisoned['refused steps']['value']:,.0f} poisoned ones" in README
-    assert all(
-        poisoned[f"{kind}: numbers that differ"]["value"] == 0 for kind in ("parameters", "optimizer", "averages")
-    )
-    tried, right = (
-        settings[name]["value"]
-        for name in ("bad settings tried", "of them in one line, with status 2 and nothing written")
-    )
-    everything = settings["settings and sections tried"]["value"]
-    assert f"Of {tried:,.0f} bad values, at least one for\neach of {everything:.0f} settings" in README
-    assert f"all scripts, {right:,.0f} ended with one line" in README
-
-
 def test_what_rewards_do_is_as_measured():
     found = results("rewards")
     missed = [
