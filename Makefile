@@ -111,7 +111,7 @@ bench: smollm2 chromium bubblewrap
 	for name in confinement gradnorm lora selfcheck models scaling step ranks observers page plan step_time roofline demo first_hour overlap preemption; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
-	for name in rewards judged eval; do \
+	for name in rewards eval; do \
 	  $(PY) benchmarks/$$name.py --benchmarks-dir $(BENCHMARKS_DIR) || exit 1; done
 endif
 	$(PY) benchmarks/measured.py
