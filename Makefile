@@ -108,7 +108,7 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in confinement gradnorm lora selfcheck models scaling step ranks observers page plan step_time roofline demo first_hour overlap preemption; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in confinement gradnorm lora selfcheck models step ranks observers page plan step_time roofline demo first_hour overlap; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	for name in rewards eval; do \
@@ -122,7 +122,6 @@ studies: smollm2
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
-	$(PY) benchmarks/kills.py
 
 mutants: $(STAMP)
 	PYTHONPATH=benchmarks $(PY) tests/mutate.py $(ARGS)

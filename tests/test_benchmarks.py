@@ -18,16 +18,14 @@ NAMES = [
     "overlap",
     "page",
     "plan",
-    "preemption",
     "ranks",
     "rewards",
     "roofline",
-    "scaling",
     "selfcheck",
     "step",
     "step_time",
 ]
-NAMES += ["contract", "kills"]  # make contract and make soak, which make bench does not run
+NAMES.append("contract")  # make contract, which make bench does not run
 #: What `make test` runs too.
 KEPT = ("contract",)
 
