@@ -5,8 +5,8 @@
 Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
 stay, beside the last line of its error, and the command ends with status 1; all that a part has said is in
 ``.cache/gpu/PART.log``. What a part needs and is not installed is said, too. What is measured is kept in
-``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the same device, with the same code and
-versions: a command that was cut short is simply given again.
+``.cache/gpu/gpu.jsonl`` as each part ends, and not measured again on the same device, with the same code and
+versions: a command that was cut short is simply given again. The result has the newest figures of each part.
 
 ``--quick``: tiny shapes on the CPU, of what needs no engine unless ``--parts`` names more. Two policies of 4B are
 written to ``.cache/gpu``, 8 GB each, and stay for a next call.
@@ -40,6 +40,13 @@ LOGS = ROOT / ".cache" / "gpu"
 
 
 @dataclass(frozen=True)
+class OfPart(Figure):
+    """A figure and the part that it is of."""
+
+    part: str = ""
+
+
+@dataclass(frozen=True)
 class Part:
     """``measure(quick, *arguments)`` of a module yields figures, and notes as text.
 
@@ -60,7 +67,7 @@ PARTS = {
     "selfcheck-4B": Part("gpu_selfcheck", LIMIT, ("4B",)),
     "selfcheck-pocket": Part("gpu_selfcheck", 60, ("pocket",)),
     "passes": Part("gpu_passes", LIMIT),
-    "demo": Part("gpu_demo", COLD),
+    "demo": Part("gpu_run", COLD, ("demo",)),
     "norms": Part("gpu_norms", 90),
     "updates-4B-512": Part("gpu_updates", LIMIT, ("4B", "512")),
     "updates-4B-2048": Part("gpu_updates", LIMIT, ("4B", "2048")),
@@ -73,7 +80,7 @@ PARTS = {
     "engine-4B-eager": Part("gpu_engine", COLD, ("4B", "eager")),  # writes the 4B down
     "engine-4B": Part("gpu_engine", COLD, ("4B", "CUDA graphs")),
     "step": Part("gpu_step", COLD),
-    "run": Part("gpu_run", COLD),  # writes a policy of 8 GB down, too
+    "run": Part("gpu_run", COLD, ("4B",)),  # writes a policy of 8 GB down, too
     "trl": Part("gpu_trl", COLD),
 }
 #: Quick forms, and those that need no engine; of the others one would show what these do.
@@ -115,19 +122,31 @@ def measured(journal: Path, same: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: row for name, row in found.items() if not row["error"] and not row["missing"]}
 
 
-def newest(journal: Path, device: str) -> list[dict[str, Any]]:
+def earlier(result: Path) -> list[dict[str, Any]]:
+    """The rows that a result was made of."""
+    if not result.exists():
+        return []
+    found = json.loads(result.read_text())
+    parts = {row["part"]: {**row, "device": found["device"], "figures": []} for row in found["parts"]}
+    for figure in found["figures"]:
+        parts[figure["part"]]["figures"].append(figure)
+    return list(parts.values())
+
+
+def newest(result: Path, journal: Path, device: str) -> list[dict[str, Any]]:
     """Of each part the newest row of this device with figures, whatever code it was measured with."""
-    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    rows = [*earlier(result), *map(json.loads, lines)]
     found = {row["part"]: row for row in rows if row["device"] == device and row["figures"]}
     return [found[name] for name in PARTS if name in found]
 
 
-def report(journal: Path, device: str) -> None:
+def report(result: Path, journal: Path, device: str) -> None:
     """The table and the result, of all parts that have been measured on this device."""
-    rows = newest(journal, device)
-    figures = [Figure(**figure) for row in rows for figure in row["figures"]]
+    rows = newest(result, journal, device)
+    figures = [OfPart(**figure | {"part": row["part"]}) for row in rows for figure in row["figures"]]
     kept = ("part", "seconds", "notes", "missing", "error", "revision", "versions")
-    write(journal.stem, figures, device=device, parts=[{key: row[key] for key in kept} for row in rows])
+    write(result.stem, figures, device=device, parts=[{key: row[key] for key in kept} for row in rows])
 
 
 def run(name: str, part: Part, quick: bool) -> dict[str, Any]:
@@ -213,13 +232,15 @@ def main() -> None:
     if args.part:
         alone(args.part, args.into, args.quick)
     if args.report:
-        return report(RESULTS / "gpu.jsonl", args.report)
+        return report(RESULTS / "gpu.json", LOGS / "gpu.jsonl", args.report)
     if not args.quick and not torch.cuda.is_available():
         raise SystemExit("gpu.py: there is no CUDA device here; --quick runs the same code on the CPU")
     names, same = chosen(args.parts, args.quick), identity(args.quick)
-    journal = RESULTS / ("gpu-quick.jsonl" if args.quick else "gpu.jsonl")
-    if args.quick:
-        journal.unlink(missing_ok=True)
+    name = f"gpu{'-quick' * args.quick}"
+    result, journal = RESULTS / f"{name}.json", LOGS / f"{name}.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    for path in (result, journal) if args.quick else ():
+        path.unlink(missing_ok=True)
     known = measured(journal, same)
     failed = {}
     for name in names:
@@ -233,7 +254,7 @@ def main() -> None:
             failed[name] = row["error"]
         missing = f"{row['missing']} is not installed" if row["missing"] else ""
         print(f"{name}: {row['seconds']:.0f} s", *filter(None, (missing, row["error"])), sep="; ", flush=True)
-    report(journal, same["device"])
+    report(result, journal, same["device"])
     if failed:
         raise SystemExit("\n".join(f"gpu.py: {name} failed: {error}" for name, error in failed.items()))
 

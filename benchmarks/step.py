@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from grown import POCKET, grow
 from report import ROOT, Figure, at_most, median_ratio, write
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -39,7 +40,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Traine
 from oblr.baselines.base import live_groups
 from oblr.types import Completion
 
-WARM_UP, WIDER, TRL_BATCH = 2, 2, 32
+WARM_UP, TRL_BATCH = 2, 32
 
 
 @dataclass(frozen=True)
@@ -60,24 +61,12 @@ class Run:
     moved: float
 
 
-def widen(source: Path, target: Path) -> None:
-    """Write a policy of the same function with ``WIDER`` times the units: copies, and means where copies are summed."""
-    config, weights = AutoConfig.from_pretrained(source), load_file(source / "model.safetensors")
+def widen(folder: Path) -> None:
+    """Write the pocket policy with twice the units: of the same function."""
+    config = AutoConfig.from_pretrained(POCKET)
     for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
-        setattr(config, size, WIDER * getattr(config, size))
-    for name, weight in weights.items():
-        if "embed_tokens" in name:
-            weights[name] = weight.repeat(1, WIDER)
-        elif name == "model.norm.weight":  # the tied head sums over the copies
-            weights[name] = weight.repeat(WIDER) / WIDER
-        elif weight.ndim == 2:
-            weights[name] = weight.repeat(WIDER, WIDER) / WIDER
-        elif "layernorm" in name:  # the norms of queries and keys belong to a head
-            weights[name] = weight.repeat(WIDER)
-    model = AutoModelForCausalLM.from_config(config)
-    model.load_state_dict({**weights, "lm_head.weight": weights["model.embed_tokens.weight"]})
-    model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(source).save_pretrained(target)
+        setattr(config, size, 2 * getattr(config, size))
+    grow(config, folder, torch.float32)
 
 
 def moved(before: Path, after: Path) -> float:
@@ -235,7 +224,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         policy = folder / "policy"
-        widen(ROOT / "models" / "pocket", policy)
+        widen(policy)
         for turn in range(rounds):
             runs = {name: ours(name, policy, folder / f"{name}-{turn}", prompts, steps) for name in ("vllm", "hf")}
             measured.append({**runs, "trl": trl(folder / f"vllm-{turn}", policy)})
