@@ -108,16 +108,15 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in confinement gradnorm lora selfcheck models step ranks observers page plan step_time roofline demo first_hour overlap; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in confinement gradnorm lora selfcheck models step ranks observers page plan step_time roofline demo eval first_hour overlap; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
-	for name in rewards eval; do \
-	  $(PY) benchmarks/$$name.py --benchmarks-dir $(BENCHMARKS_DIR) || exit 1; done
+	$(PY) benchmarks/rewards.py --benchmarks-dir $(BENCHMARKS_DIR)
 endif
 	$(PY) benchmarks/measured.py
 
 studies: smollm2
-	for name in bounds horizon lag estimators tasks tiers ratios second_update results overshoot lost history; do $(PY) studies/$$name.py || exit 1; done
+	for name in bounds horizon estimators tasks tiers ratios second_update results overshoot lost history; do $(PY) studies/$$name.py || exit 1; done
 	$(PY) benchmarks/measured.py
 
 soak: $(STAMP)

@@ -7,7 +7,6 @@ Versions are the pinned one and the oldest that ``rollout/vllm.py`` is written f
 Ends with status 1 where something is missing.
 """
 
-import argparse
 import ast
 import os
 import subprocess
@@ -21,7 +20,7 @@ from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import yaml
-from report import ROOT, Figure, at_most, write
+from report import ROOT, Figure, at_most, parser, write
 
 OLDEST = "0.24.0"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64", "manylinux1_x86_64")
@@ -199,10 +198,9 @@ def installed() -> tuple[Path, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="*", default=[pinned(), OLDEST])
-    parser.add_argument("--quick", action="store_true")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("versions", nargs="*", default=[pinned(), OLDEST])
+    args = options.parse_args()
     roots: dict[str, Tree] = {}
     if args.quick:
         root, version = installed()

@@ -18,7 +18,6 @@ What is done is kept in ``.cache/faults.jsonl``; a second call goes on where the
 ``--quick``: one kill, and nothing is kept.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -40,7 +39,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from report import ROOT, Figure, at_least, at_most, write
+from report import ROOT, Figure, asked_to_be_quick, at_least, at_most, write
 from strikes import PHASES
 
 from oblr.record.curves import read_curves
@@ -520,9 +519,7 @@ def figures(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     trials = Trials(None if quick else ROOT / ".cache" / "faults.jsonl")
     setups, servers, faults = ((QUICK,), (), ()) if quick else ((ONE, *TWO), (SERVER,), FAULTS)
     with tempfile.TemporaryDirectory() as scratch:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from report import ROOT, Figure, write
+from report import ROOT, Figure, parser, write
 
 from oblr.run.provenance import revision, versions
 
@@ -222,13 +222,12 @@ def _yielded(part: Part, quick: bool) -> Iterator[Figure | str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--parts", nargs="+")
-    parser.add_argument("--report", metavar="DEVICE", help="measure nothing; write the result from what is kept of it")
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--parts", nargs="+")
+    options.add_argument("--report", metavar="DEVICE", help="measure nothing; write the result from what is kept of it")
+    options.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    options.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    args = options.parse_args()
     if args.part:
         alone(args.part, args.into, args.quick)
     if args.report:

@@ -8,7 +8,6 @@ are those of math-verify; ``mistakes`` of the result has ours by their row's id.
 row's answer besides: none may be paid. ``--quick`` takes rows of its own.
 """
 
-import argparse
 import json
 import random
 import tempfile
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from report import Estimate, Figure, at_most, write
+from report import Estimate, Figure, at_most, parser, write
 from rewards import MATH, OWN_ROWS, Case, judge
 
 from oblr.metrics.accuracy import wilson
@@ -142,12 +141,11 @@ def own_responses(folder: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--labelled", type=Path, nargs="+", metavar="FILE")
-    parser.add_argument("--quick", action="store_true")
-    asked = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--labelled", type=Path, nargs="+", metavar="FILE")
+    asked = options.parse_args()
     if not asked.quick and not asked.labelled:
-        parser.error("--labelled is needed: only --quick has rows of its own")
+        options.error("--labelled is needed: only --quick has rows of its own")
     with tempfile.TemporaryDirectory() as folder:
         files = asked.labelled or [own_responses(Path(folder))]
         figures, mistakes = labelled(files)

@@ -17,7 +17,6 @@ sequences, one at a time.
 The table is ``docs/models.md``. ``--quick``: a dozen types, and no table.
 """
 
-import argparse
 import copy
 import multiprocessing
 from collections import Counter
@@ -30,7 +29,7 @@ from typing import get_args
 
 import torch
 import transformers
-from report import ROOT, Figure, at_most, write
+from report import ROOT, Figure, asked_to_be_quick, at_most, write
 from tiny_models import CONTEXT, VOCABULARY, NotBuilt, lacking, tiny
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -201,9 +200,7 @@ def table(verdicts: dict[str, Verdict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     verdicts = {kind: alone(kind) for kind in (QUICK if quick else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)}

@@ -1,5 +1,6 @@
 """The one form of every result: a table on the screen, and ``results/NAME.json`` in ``benchmarks`` or ``studies``."""
 
+import argparse
 import json
 import math
 import sys
@@ -15,6 +16,18 @@ from rich.table import Table
 from oblr.run.provenance import revision, versions
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Of a script with this docstring; ``--quick`` asks for its short form, which says nothing but that it runs."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true")
+    return made
+
+
+def asked_to_be_quick(doc: str | None) -> bool:
+    """Of a script that takes nothing else."""
+    return parser(doc).parse_args().quick
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ def write(name: str, figures: list[Figure], keep: bool = False, **details: Any) 
         "command": ["python", script.as_posix(), *arguments],
         "versions": versions(),
         "revision": revision(ROOT),
-        "figures": [asdict(figure) for figure in figures],
+        "figures": [said(figure) for figure in figures],
         **details,
     }
     path = ROOT / ("studies" if script.parts[0] == "studies" else "benchmarks") / "results" / f"{name}.json"
@@ -90,6 +103,11 @@ def write(name: str, figures: list[Figure], keep: bool = False, **details: Any) 
         others = (figure for figure in earlier["figures"] if figure["name"] not in measured)
         result["figures"] += [{"revision": earlier["revision"], **figure} for figure in others]
     path.write_text(text(result))
+
+
+def said(figure: Figure) -> dict[str, Any]:
+    """Without a target where there is none."""
+    return {name: value for name, value in asdict(figure).items() if figure.target or name not in ("target", "holds")}
 
 
 def text(result: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@
 ``--quick`` takes rows of its own and fewer predictions.
 """
 
-import argparse
 import json
 import random
 import re
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from report import Figure, at_least, at_most, write
+from report import Figure, at_least, at_most, parser, write
 
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import BoxedFormat
@@ -283,14 +282,13 @@ def throughput(name: str, problems: list[Problem], target: float | None) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--benchmarks-dir", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--benchmarks-dir", type=Path)
+    arguments = options.parse_args()
     if arguments.quick:
         files = {"own rows": [Problem(f"own-{i}", "?", answer) for i, answer in enumerate(OWN_ROWS)]}
     elif arguments.benchmarks_dir is None:
-        parser.error("--benchmarks-dir is needed: only --quick has rows of its own")
+        options.error("--benchmarks-dir is needed: only --quick has rows of its own")
     else:
         files = {path.stem: read(path) for path in sorted(arguments.benchmarks_dir.glob("*.jsonl"))}
     figures: list[Figure] = []

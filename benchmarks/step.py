@@ -19,7 +19,6 @@ rounds, and the median over rounds of the ratio of median steps is reported with
 short round, N = 4.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -32,7 +31,7 @@ from pathlib import Path
 
 import torch
 from grown import POCKET, grow
-from report import ROOT, Figure, at_most, median_ratio, write
+from report import ROOT, Figure, at_most, median_ratio, parser, write
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -213,10 +212,9 @@ def figures(rounds: list[dict[str, Run]]) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--trl", type=Path)
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--trl", type=Path)
+    args = options.parse_args()
     if args.trl:
         return train_with_trl(args.trl)
     rounds, prompts, steps = (1, 4, 3) if args.quick else (9, 16, 8)

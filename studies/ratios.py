@@ -30,7 +30,6 @@ GPUs. Gradients are compared by their projections to 2^18 dimensions (random sig
 ``benchmarks/smollm2.py`` says.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ from pathlib import Path
 import neighbours  # noqa: F401
 import torch
 from omegaconf import OmegaConf
-from report import ROOT, Estimate, Figure, write
+from report import ROOT, Estimate, Figure, asked_to_be_quick, write
 from scipy.stats import t as student
 from smollm2 import smollm2
 from torch import Tensor
@@ -421,9 +420,7 @@ def logprobs(rollouts: Sequence[Rollout]) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     study = Study(pocket() if quick else smollm2_135m())
     figures = study.gaps()
     for length in study.setting.lengths:

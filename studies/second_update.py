@@ -8,12 +8,10 @@ denominator of before: the float32 engine's, or the bfloat16 policy's own, which
 Errors of ``log ρ`` are root mean squares; those of gradients are relative to the float32 policy's with the true ``ρ``.
 """
 
-import argparse
-
 import neighbours  # noqa: F401
 import torch
 from ratios import LOSSES, NONE, SEED, TOKEN, Policy, Step, Study, compared, cut, estimate, pocket, smollm2_135m
-from report import Figure, write
+from report import Figure, asked_to_be_quick, write
 from torch import Tensor
 
 #: AdamW's.
@@ -69,9 +67,7 @@ def measure(study: Study, length: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     figures = measure(Study(pocket() if quick else smollm2_135m()), 16 if quick else 64)
     write("second_update-quick" if quick else "second_update", figures)
 

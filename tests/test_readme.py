@@ -37,7 +37,7 @@ def test_demo_figures_are_the_measured_ones():
         line = f"| {seed} | {before:.1f} % | {after:.1f} % | +{rise:.1f} points | {gap:.0e} |"
         assert line in page("README.md")
         assert line in page("docs/index.md")
-    assert all(figure["holds"] is not False for figure in figures.values())
+    assert all(figure.get("holds") is not False for figure in figures.values())
 
 
 def test_every_result_says_which_code_it_is_of():
