@@ -7,8 +7,8 @@
   transformers' engine. Seeds are fixed by problem; what differs is rounding in batches of another shape.
 - Coverage: how often a 95 % interval holds the truth. Problems are drawn with chances of success from a Beta
   distribution (most are nearly always or nearly never solved), tries from those. Beside the bootstrap that eval.py has,
-  with a problem at each end of the scale: the plain percentile bootstrap. Of paired differences too, and how often their
-  test is wrong at 5 %.
+  with a problem at each end of the scale: the plain percentile bootstrap. Of paired differences too, and how often
+  their test is wrong at 5 %.
 - Figures of the pocket policy.
 
 ``--quick`` has transformers' engine and few draws.

@@ -51,7 +51,7 @@ def measure(study: Study, length: int) -> list[Figure]:
     figures = [
         size("true log ratio of a token", truth, prompts),
         size("true log ρ", exact.tokens.sequence_logs, prompts),
-        *compared("none", Step.of(NONE, moved, moved.tokens, rewards), right, "float32's"),
+        compared("none", Step.of(NONE, moved, moved.tokens, rewards), right, "float32's"),
     ]
     for name, rollouts in denominators.items():
         by_token = policy.score(rollouts, factors=TOKEN.factors)
@@ -62,7 +62,7 @@ def measure(study: Study, length: int) -> list[Figure]:
         for choice, loss in LOSSES.items():
             if choice != "none":
                 step = Step.of(loss, by_token if loss.per_token else moved, tokens, rewards)
-                figures += compared(f"by the {name}'s, {choice}", step, right, "float32's")
+                figures.append(compared(f"by the {name}'s, {choice}", step, right, "float32's"))
     return figures
 
 
