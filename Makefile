@@ -113,21 +113,19 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in confinement gradnorm lora selfcheck models scaling step ranks poison settings folders observers page plan step_time roofline demo first_hour overlap preemption resumed; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in confinement gradnorm lora selfcheck models step ranks observers page plan step_time roofline demo eval first_hour overlap; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
-	for name in rewards judged eval smollm2_training; do \
-	  $(PY) benchmarks/$$name.py --benchmarks-dir $(BENCHMARKS_DIR) || exit 1; done
+	$(PY) benchmarks/rewards.py --benchmarks-dir $(BENCHMARKS_DIR)
 endif
 	$(PY) benchmarks/measured.py
 
 studies: smollm2
-	for name in bounds horizon lag estimators tasks tiers ratios second_update results overshoot lost history; do $(PY) studies/$$name.py || exit 1; done
+	for name in bounds horizon estimators tasks tiers ratios second_update results overshoot lost history; do $(PY) studies/$$name.py || exit 1; done
 	$(PY) benchmarks/measured.py
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
-	$(PY) benchmarks/kills.py
 
 mutants: $(STAMP)
 	PYTHONPATH=benchmarks:tests/helpers $(PY) tests/mutate.py $(ARGS)

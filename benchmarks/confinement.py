@@ -8,7 +8,6 @@ Where a reward runs text, a response that may do something when it is run has a 
 such responses alone has the price of that, and no target.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import reasoning_gym
-from figures import ROOT, Figure, median_ratio, write
+from figures import ROOT, Figure, median_ratio, parser, write
 
 from oblr.rewards.confinement import LEVELS, available
 
@@ -105,10 +104,9 @@ def measured(case: str, source: Path, folder: str, settings: dict, scale: float)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--before", type=Path)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--before", type=Path)
+    arguments = options.parse_args()
     figures: list[Figure] = []
     before = ({}, arguments.before) if arguments.before else ({"trust": True}, ROOT)
     with TemporaryDirectory() as folder:

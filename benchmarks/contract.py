@@ -4,11 +4,9 @@
 
 Versions are the pinned one and the oldest that ``rollout/vllm.py`` is written for. Their wheels are fetched by pip into
 ``.cache/wheels`` and not installed; nothing of them is run. ``--quick`` reads the vLLM that is installed here.
-Ends with status 1 where something is missing. ``contract_uses.py`` tells what our code uses;
-``tests/benchmarks/test_contract.py`` holds both lists against each other.
+Ends with status 1 where something is missing.
 """
 
-import argparse
 import ast
 import os
 import subprocess
@@ -20,11 +18,9 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
-from typing import Any
 
 import yaml
-from contract_uses import uses
-from figures import ROOT, Figure, at_most, write
+from figures import ROOT, Figure, at_most, parser, write
 
 OLDEST = "0.24.0"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64", "manylinux1_x86_64")
@@ -37,7 +33,6 @@ class Row:
 
     at: str
     why: str
-    owners: tuple[str, ...] = ()
     route: str = ""
     takes: tuple[str, ...] = ()
     has: tuple[str, ...] = ()
@@ -49,17 +44,6 @@ class Row:
 
     def applies_to(self, version: str) -> bool:
         return _number(self.since) <= _number(version) < _number(self.before)
-
-    def uses(self) -> set[str]:
-        """The forms in which our code uses it, as :func:`contract_uses.uses` gives them."""
-        path, _, name = self.at.partition("::")
-        module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        owners = self.owners or ((self.route.split()[1],) if self.route else ())
-        covered = {f"{owner}({name})" for owner in owners for name in self.takes}
-        covered |= {f"{owner}.{name}" for owner in owners for name in (*self.takes, *self.has)}
-        covered |= {*self.flags, *(f'"{word}"' for word in self.words)}
-        covered |= {self.route, self.route.split()[1]} if self.route else set()
-        return covered | {f"{module}.{name}" if name else module}
 
     def missing(self, root: Tree) -> Iterator[str]:
         """What this vLLM lacks of it."""
@@ -89,20 +73,18 @@ class Row:
                 yield f"{self.at} does not say {text}"
 
 
-def table() -> tuple[list[Row], set[str]]:
-    """The declarations, and patterns of names that look like vLLM's and are not."""
+def table() -> list[Row]:
     content = yaml.safe_load((ROOT / "benchmarks" / "contract.yaml").read_text())
     lists = {field.name for field in fields(Row) if field.type == tuple[str, ...]}
-    rows = []
-    for entry in content["vllm"]:
-        given: dict[str, Any] = {"owners" if key == "as" else key: value for key, value in entry.items()}
-        rows.append(Row(**{k: tuple([v] if isinstance(v, str) else v) if k in lists else v for k, v in given.items()}))
-    return rows, {use for uses in content["ours"].values() for use in uses}
+    return [
+        Row(**{k: tuple([v] if isinstance(v, str) else v) if k in lists else v for k, v in entry.items()})
+        for entry in content["vllm"]
+    ]
 
 
 def check(root: Tree, version: str) -> list[str]:
     """What the vLLM below ``root``, of that version, lacks of the table."""
-    return [lack for row in table()[0] if row.applies_to(version) for lack in row.missing(root)]
+    return [lack for row in table() if row.applies_to(version) for lack in row.missing(root)]
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -216,36 +198,22 @@ def installed() -> tuple[Path, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="*", default=[pinned(), OLDEST])
-    parser.add_argument("--quick", action="store_true")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("versions", nargs="*", default=[pinned(), OLDEST])
+    args = options.parse_args()
     roots: dict[str, Tree] = {}
     if args.quick:
         root, version = installed()
         roots[version] = root
     else:
         roots = {version: zipfile.Path(wheel(version)) for version in args.versions}
-    rows, _ = table()
     lacks = {version: check(root, version) for version, root in roots.items()}
     figures = []
     for version in roots:
-        figures.append(Figure(f"{version}: declarations", sum(row.applies_to(version) for row in rows), ""))
+        figures.append(Figure(f"{version}: declarations", sum(row.applies_to(version) for row in table()), ""))
         figures.append(at_most(f"{version}: broken", len(lacks[version]), "", 0))
-    used = uses(ROOT / "src" / "oblr" / "rollout")
-    declarations = [
-        {
-            "at": row.at,
-            "why": row.why,
-            "used_by": sorted({file for use in row.uses() for file in used.get(use, ())}),
-            "holds": {v: not list(row.missing(roots[v])) if row.applies_to(v) else None for v in roots},
-        }
-        for row in rows
-    ]
     wheels = {version: str(root.root.filename).rpartition("/")[2] for version, root in roots.items() if not args.quick}
-    write(
-        "contract-quick" if args.quick else "contract", figures, wheels=wheels, broken=lacks, declarations=declarations
-    )
+    write("contract-quick" if args.quick else "contract", figures, wheels=wheels, broken=lacks)
     for version, broken in lacks.items():
         print(*(f"vLLM {version}: {lack}" for lack in broken), sep="\n", end="\n" if broken else "")
     sys.exit(any(lacks.values()))

@@ -5,14 +5,13 @@
 ``--quick`` takes ten steps of one seed. The run folder of seed 1 is where the README's picture comes from.
 """
 
-import argparse
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from figures import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, asked_to_be_quick, at_least, at_most, write
 
 from oblr.record.curves import read_curves
 
@@ -41,9 +40,7 @@ def figures(seed: int, folder: Path, seconds: float) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     measured, pictures = [], []
     for seed in (1,) if quick else (1, 2, 3):
         folder, seconds = run(seed, ["steps=10"] if quick else [])

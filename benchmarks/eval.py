@@ -1,20 +1,19 @@
 """Can the figures of src/eval.py be trusted? The same again, after a kill, in other company; and their intervals.
 
-    python benchmarks/eval.py [--quick] [--benchmarks-dir DIR]
+    python benchmarks/eval.py [--quick]
 
 - Rerun: the share of problems whose responses are, token by token, those of a first evaluation of the pocket policy
   under vLLM: in a second one, in one that was killed and went on, with other chunks, of fewer problems, and by
   transformers' engine. Seeds are fixed by problem; what differs is rounding in batches of another shape.
 - Coverage: how often a 95 % interval holds the truth. Problems are drawn with chances of success from a Beta
   distribution (most are nearly always or nearly never solved), tries from those. Beside the bootstrap that eval.py has,
-  with a problem at each end of the scale: the plain percentile bootstrap, and Wilson's interval at the effective number
-  of problems, which `HeldOutEvaluation` has. Of paired differences too, and how often their test is wrong at 5 %.
-- Figures of the pocket policy, and of SmolLM2-135M-Instruct on the first rows of the files in ``--benchmarks-dir``.
+  with a problem at each end of the scale: the plain percentile bootstrap. Of paired differences too, and how often
+  their test is wrong at 5 %.
+- Figures of the pocket policy.
 
-``--quick`` has transformers' engine, few draws and rows of its own; what SmolLM2 needs, ``smollm2.py`` says.
+``--quick`` has transformers' engine and few draws.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -26,11 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from figures import ROOT, Estimate, Figure, at_least, write
-from smollm2 import smollm2
+from figures import ROOT, Estimate, Figure, asked_to_be_quick, at_least, write
 
-from oblr.metrics.accuracy import ProblemAccuracy
 from oblr.metrics.aggregate import Interval
 from oblr.metrics.problems import bootstrap_interval, paired_difference
 
@@ -40,8 +36,6 @@ TRUTHS, TRIES = (0.02, 0.1, 0.5, 0.9, 0.98), (1, 4, 16)
 SPREAD = 1.0
 #: What the first evaluation has, beyond eval.py's defaults.
 POCKET_SETTINGS = ("samples=16", "k=[4,16]")
-FILES = ("gsm8k", "math500", "aime24", "aime25", "amc23", "olympiadbench", "dialogsum")
-OWN_ROWS = [{"id": f"own-{n}", "problem": f"{n} + {n} - 1 =", "answer": str(2 * n - 1)} for n in range(1, 7)]
 
 
 def command(folder: Path, *overrides: str) -> list[str]:
@@ -107,16 +101,9 @@ def reruns(folder: Path, quick: bool) -> list[Figure]:
     return figures
 
 
-def wilson(scores: np.ndarray) -> Interval:
-    metric = ProblemAccuracy()
-    metric.update(torch.from_numpy(scores))
-    return metric.compute()
-
-
 METHODS = {
     "with ends": lambda scores: bootstrap_interval(scores.mean(1), (0.0, 1.0)),
     "plain": lambda scores: bootstrap_interval(scores.mean(1)),
-    "effective Wilson": wilson,
 }
 
 
@@ -165,41 +152,14 @@ def paired(problems: int, repeats: int, tries: int = 4) -> Iterator[Figure]:
             yield Figure(f"differences found at 5 %: {case}", 100 * rejected / repeats, "%")
 
 
-def real(model: Path, directory: str, folder: Path) -> list[Figure]:
-    """SmolLM2 on the first rows of real files; the table goes to the screen."""
-    settings = ("samples=2", "limit=8", "chunk=8", "max_new_tokens=256", f"benchmarks=[{','.join(FILES)}]")
-    place = (f"model={model}", f"benchmarks_dir={directory}")
-    figures: list[Figure] = list(estimates("SmolLM2-135M", evaluate(folder / "first", *place, *settings)))
-    evaluate(folder / "again", *place, *settings)
-    title = "SmolLM2-135M, rerun: problems with the same responses"
-    return [*figures, at_least(title, same(folder / "first", folder / "again"), "%", 100)]
-
-
-def own_rows(folder: Path) -> list[Figure]:
-    """The pocket policy on a file of a few rows."""
-    files = folder / "files"
-    files.mkdir()
-    (files / "gsm8k_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in OWN_ROWS))
-    settings = (f"model='{POCKET}'", "rollout.engine=hf", f"benchmarks_dir='{files}'", "benchmarks=[gsm8k]")
-    return list(estimates("pocket", evaluate(folder / "own", *settings, "max_new_tokens=32", "samples=2")))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--benchmarks-dir", metavar="DIR", help="JSONL files as conf/benchmarks/ names them")
-    asked = parser.parse_args()
-    repeats: Sequence[tuple[int, int]] = [(30, 10)] if asked.quick else [(30, 1000), (500, 400)]
+    quick = asked_to_be_quick(__doc__)
+    repeats: Sequence[tuple[int, int]] = [(30, 10)] if quick else [(30, 1000), (500, 400)]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        figures = reruns(folder / "pocket", asked.quick)
-        if asked.quick:
-            figures += own_rows(folder)
-        elif asked.benchmarks_dir:
-            figures += real(smollm2(), asked.benchmarks_dir, folder / "real")
+        figures = reruns(Path(name), quick)
     for problems, times in repeats:
         figures += [*coverage(problems, times), *paired(problems, times)]
-    write("eval-quick" if asked.quick else "eval", figures)
+    write("eval-quick" if quick else "eval", figures)
 
 
 if __name__ == "__main__":

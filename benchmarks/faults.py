@@ -14,11 +14,10 @@ transformers' generation, and is held against the same run left alone.
 - Faults: a run is resumed half-way and meets a fault. It must end with one line on the terminal that has the cause and
   leave the earlier checkpoints as they were; resumed once more, without the fault, it must end with the same bits.
 
-What is done is kept in ``benchmarks/results/faults.jsonl``; a second call goes on where the first was stopped.
+What is done is kept in ``.cache/faults.jsonl``; a second call goes on where the first was stopped.
 ``--quick``: one kill, and nothing is kept.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -40,7 +39,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from figures import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, asked_to_be_quick, at_least, at_most, write
 from strikes import PHASES
 
 from oblr.record.curves import read_curves
@@ -220,22 +219,14 @@ class Chain:
         return self.checkpoints and self.policy and self.curves and self.newest
 
 
-def kill_chain(
-    reference: Reference, folder: Path, seed: int, between: Callable[[Path], None] = lambda folder: None
-) -> Chain:
-    """Kill a run and go on with it, again and again, and compare what becomes of it.
-
-    Args:
-        between: done to the run's folder before it goes on.
-    """
+def kill_chain(reference: Reference, folder: Path, seed: int) -> Chain:
+    """Kill a run and go on with it, again and again, and compare what becomes of it."""
     setup, rng, chain = reference.setup, random.Random(seed), Chain()
 
     def go_on(strike: str = "") -> Ended:
         saved = sorted(by_age(folder / "checkpoints"), key=step_of)
         resume = ["ckpt_path=last"] if saved else []
-        if resume:
-            between(folder)
-        else:
+        if not resume:
             shutil.rmtree(folder, ignore_errors=True)
         ended = train(folder, *setup.command, f"steps={setup.steps}", *resume, strike=strike)
         if saved:
@@ -528,10 +519,8 @@ def figures(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    trials = Trials(None if quick else ROOT / "benchmarks" / "results" / "faults.jsonl")
+    quick = asked_to_be_quick(__doc__)
+    trials = Trials(None if quick else ROOT / ".cache" / "faults.jsonl")
     setups, servers, faults = ((QUICK,), (), ()) if quick else ((ONE, *TWO), (SERVER,), FAULTS)
     with tempfile.TemporaryDirectory() as scratch:
         measured = list(figures(setups, servers, faults, trials, Path(scratch)))

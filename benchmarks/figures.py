@@ -1,5 +1,6 @@
 """The one form of every result: a table on the screen, and ``results/NAME.json`` in ``benchmarks`` or ``studies``."""
 
+import argparse
 import json
 import math
 import sys
@@ -15,6 +16,18 @@ from rich.table import Table
 from oblr.run.provenance import revision, versions
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Of a script with this docstring; ``--quick`` asks for its short form, which says nothing but that it runs."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true")
+    return made
+
+
+def asked_to_be_quick(doc: str | None) -> bool:
+    """Of a script that takes nothing else."""
+    return parser(doc).parse_args().quick
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ name no file that is not there; the report opens in Chromium.
 ``--quick`` installs nothing: the demo, one change and what looks at them, shortened, in this environment.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -29,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from figures import ROOT, Figure, at_most, write
+from figures import ROOT, Figure, asked_to_be_quick, at_most, write
 from pasted import code, commands
 
 SHORT = "steps=2 rollout.prompts_per_step=4 data.held_out.size=8"
@@ -277,9 +276,7 @@ def first_hour(folder: Path, quick: bool) -> Iterator[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     with clone(quick) as folder:
         write("first_hour-quick" if quick else "first_hour", list(first_hour(folder, quick)))
 

@@ -5,8 +5,8 @@
 Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
 stay, beside the last line of its error, and the command ends with status 1; all that a part has said is in
 ``.cache/gpu/PART.log``. What a part needs and is not installed is said, too. What is measured is kept in
-``benchmarks/results/gpu.jsonl`` as each part ends, and not measured again on the same device, with the same code and
-versions: a command that was cut short is simply given again.
+``.cache/gpu/gpu.jsonl`` as each part ends, and not measured again on the same device, with the same code and
+versions: a command that was cut short is simply given again. The result has the newest figures of each part.
 
 ``--quick``: tiny shapes on the CPU, of what needs no engine unless ``--parts`` names more. Two policies of 4B are
 written to ``.cache/gpu``, 8 GB each, and stay for a next call.
@@ -31,12 +31,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from figures import ROOT, Figure, write
+from figures import ROOT, Figure, parser, write
 
 from oblr.run.provenance import revision, versions
 
 RESULTS = ROOT / "benchmarks" / "results"
 LOGS = ROOT / ".cache" / "gpu"
+
+
+@dataclass(frozen=True)
+class OfPart(Figure):
+    """A figure and the part that it is of."""
+
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ PARTS = {
     "selfcheck-4B": Part("gpu_selfcheck", LIMIT, ("4B",)),
     "selfcheck-pocket": Part("gpu_selfcheck", 60, ("pocket",)),
     "passes": Part("gpu_passes", LIMIT),
-    "demo": Part("gpu_demo", COLD),
+    "demo": Part("gpu_run", COLD, ("demo",)),
     "norms": Part("gpu_norms", 90),
     "updates-4B-512": Part("gpu_updates", LIMIT, ("4B", "512")),
     "updates-4B-2048": Part("gpu_updates", LIMIT, ("4B", "2048")),
@@ -73,7 +80,7 @@ PARTS = {
     "engine-4B-eager": Part("gpu_engine", COLD, ("4B", "eager")),  # writes the 4B down
     "engine-4B": Part("gpu_engine", COLD, ("4B", "CUDA graphs")),
     "step": Part("gpu_step", COLD),
-    "run": Part("gpu_run", COLD),  # writes a policy of 8 GB down, too
+    "run": Part("gpu_run", COLD, ("4B",)),  # writes a policy of 8 GB down, too
     "trl": Part("gpu_trl", COLD),
 }
 #: Quick forms, and those that need no engine; of the others one would show what these do.
@@ -115,19 +122,31 @@ def measured(journal: Path, same: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: row for name, row in found.items() if not row["error"] and not row["missing"]}
 
 
-def newest(journal: Path, device: str) -> list[dict[str, Any]]:
+def earlier(result: Path) -> list[dict[str, Any]]:
+    """The rows that a result was made of."""
+    if not result.exists():
+        return []
+    found = json.loads(result.read_text())
+    parts = {row["part"]: {**row, "device": found["device"], "figures": []} for row in found["parts"]}
+    for figure in found["figures"]:
+        parts[figure["part"]]["figures"].append(figure)
+    return list(parts.values())
+
+
+def newest(result: Path, journal: Path, device: str) -> list[dict[str, Any]]:
     """Of each part the newest row of this device with figures, whatever code it was measured with."""
-    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    rows = [*earlier(result), *map(json.loads, lines)]
     found = {row["part"]: row for row in rows if row["device"] == device and row["figures"]}
     return [found[name] for name in PARTS if name in found]
 
 
-def put_together(journal: Path, device: str) -> None:
+def put_together(result: Path, journal: Path, device: str) -> None:
     """The table and the result, of all parts that have been measured on this device."""
-    rows = newest(journal, device)
-    figures = [Figure(**figure) for row in rows for figure in row["figures"]]
+    rows = newest(result, journal, device)
+    figures = [OfPart(**figure | {"part": row["part"]}) for row in rows for figure in row["figures"]]
     kept = ("part", "seconds", "notes", "missing", "error", "revision", "versions")
-    write(journal.stem, figures, device=device, parts=[{key: row[key] for key in kept} for row in rows])
+    write(result.stem, figures, device=device, parts=[{key: row[key] for key in kept} for row in rows])
 
 
 def run(name: str, part: Part, quick: bool) -> dict[str, Any]:
@@ -203,25 +222,26 @@ def _yielded(part: Part, quick: bool) -> Iterator[Figure | str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--parts", nargs="+")
-    parser.add_argument(
+    options = parser(__doc__)
+    options.add_argument("--parts", nargs="+")
+    options.add_argument(
         "--put-together", metavar="DEVICE", help="measure nothing; write the result from what is kept of it"
     )
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    options.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    options.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    args = options.parse_args()
     if args.part:
         alone(args.part, args.into, args.quick)
     if args.put_together:
-        return put_together(RESULTS / "gpu.jsonl", args.put_together)
+        return put_together(RESULTS / "gpu.json", LOGS / "gpu.jsonl", args.put_together)
     if not args.quick and not torch.cuda.is_available():
         raise SystemExit("gpu.py: there is no CUDA device here; --quick runs the same code on the CPU")
     names, same = chosen(args.parts, args.quick), identity(args.quick)
-    journal = RESULTS / ("gpu-quick.jsonl" if args.quick else "gpu.jsonl")
-    if args.quick:
-        journal.unlink(missing_ok=True)
+    name = f"gpu{'-quick' * args.quick}"
+    result, journal = RESULTS / f"{name}.json", LOGS / f"{name}.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    for path in (result, journal) if args.quick else ():
+        path.unlink(missing_ok=True)
     known = measured(journal, same)
     failed = {}
     for name in names:
@@ -235,7 +255,7 @@ def main() -> None:
             failed[name] = row["error"]
         missing = f"{row['missing']} is not installed" if row["missing"] else ""
         print(f"{name}: {row['seconds']:.0f} s", *filter(None, (missing, row["error"])), sep="; ", flush=True)
-    put_together(journal, same["device"])
+    put_together(result, journal, same["device"])
     if failed:
         raise SystemExit("\n".join(f"gpu.py: {name} failed: {error}" for name, error in failed.items()))
 

@@ -1,9 +1,11 @@
-"""A run of real size by ``src/train.py``: the demo's policy in the shape of Qwen3-4B, its steps beside the plan.
+"""Runs by ``src/train.py``: does the demo learn on this device, and does a run of real size take what is planned of it?
 
-No hub is needed: the policy computes what the demo's does, by 36 layers of 2,560 units; of its own are but the tokens.
-So engine, update and optimizer meet real sizes, and held-out accuracy tells whether what they do is right.
+The run of real size is the demo's policy in the shape of Qwen3-4B (``grown.py``): engine, update and optimizer meet
+real sizes, no hub is needed, and held-out accuracy tells whether what they do is right.
 """
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,14 +14,15 @@ from statistics import median
 
 import torch
 from figures import ROOT, Figure
-from gpu_demo import NEEDED, PHASES, train
+from grown import grow
 from hydra.types import RunMode
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 
-POCKET = ROOT / "models" / "pocket"
-STEPS = 4
+#: What a run imports, besides torch and transformers.
+NEEDED = ("hydra", "lightning", "torchmetrics", "datasets", "reasoning_gym", "pint", "tensorboard", "vllm")
+PHASES = ("sync", "check", "rollout", "reward", "update", "step")
+#: Phases of a run, and those of a plan that they are.
+PLANNED = {"rollout": ("prefill", "decode"), "sync": ("sync",), "check": ("check",), "update": ("update", "optimizer")}
 
 
 def shape(quick: bool) -> PretrainedConfig:
@@ -32,91 +35,34 @@ def shape(quick: bool) -> PretrainedConfig:
     return config
 
 
-class Growth:
-    """Copies of a small policy's units in a larger one: outputs are repeated, inputs are their mean."""
-
-    def __init__(self, small: PretrainedConfig, large: PretrainedConfig):
-        self.small, self.large = small, large
-        self.copies = large.hidden_size // small.hidden_size
-        # Every fourth pair of a head of 128 turns as the pairs of one of 32 do.
-        half = small.head_dim // 2
-        pairs = torch.arange(half) * (large.head_dim // small.head_dim)
-        self.places = torch.cat([pairs, large.head_dim // 2 + pairs])
-        shared, own = (one.num_attention_heads // one.num_key_value_heads for one in (large, small))
-        self.keys = torch.arange(large.num_key_value_heads) % small.num_key_value_heads
-        self.queries = (self.keys[:, None] * own + torch.arange(shared) % own).flatten()
-
-    def read(self, weight: Tensor) -> Tensor:
-        """Columns for all copies of the hidden state, [m, hidden]."""
-        return weight.repeat(1, self.copies) / self.copies
-
-    def heads(self, weight: Tensor, which: Tensor) -> Tensor:
-        """Rows of heads, [heads · head_dim, n]."""
-        parts = torch.zeros(len(which), self.large.head_dim, weight.shape[1])
-        parts[:, self.places] = weight.unflatten(0, (-1, self.small.head_dim))[which]
-        return parts.flatten(0, 1)
-
-    def head_scale(self, weight: Tensor, both: float = 1.0) -> Tensor:
-        wide = torch.zeros(self.large.head_dim)
-        wide[self.places] = weight * (self.small.head_dim / self.large.head_dim) ** 0.5 * both
-        return wide
-
-    def units(self, weight: Tensor) -> Tensor:
-        """Rows of an MLP's units, [intermediate, n]."""
-        repeated = weight.repeat(self.large.intermediate_size // len(weight), 1)
-        return torch.cat([repeated, torch.zeros(self.large.intermediate_size - len(repeated), weight.shape[1])])
-
-    def block(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        queries = self.large.num_attention_heads // self.small.num_attention_heads
-        units = self.large.intermediate_size // self.small.intermediate_size
-        # Products of queries and keys are over the root of a head's size, which is larger.
-        sharper = (self.large.head_dim / self.small.head_dim) ** 0.5
-        q, k, v, o = (weights[f"self_attn.{name}_proj.weight"] for name in "qkvo")
-        return {
-            "input_layernorm.weight": weights["input_layernorm.weight"].repeat(self.copies),
-            "post_attention_layernorm.weight": weights["post_attention_layernorm.weight"].repeat(self.copies),
-            "self_attn.q_norm.weight": self.head_scale(weights["self_attn.q_norm.weight"], sharper),
-            "self_attn.k_norm.weight": self.head_scale(weights["self_attn.k_norm.weight"]),
-            "self_attn.q_proj.weight": self.heads(self.read(q), self.queries),
-            "self_attn.k_proj.weight": self.heads(self.read(k), self.keys),
-            "self_attn.v_proj.weight": self.heads(self.read(v), self.keys),
-            "self_attn.o_proj.weight": self.heads(o.mT, self.queries).mT.repeat(self.copies, 1) / queries,
-            "mlp.gate_proj.weight": self.units(self.read(weights["mlp.gate_proj.weight"])),
-            "mlp.up_proj.weight": self.units(self.read(weights["mlp.up_proj.weight"])),
-            "mlp.down_proj.weight": self.units(weights["mlp.down_proj.weight"].mT).mT.repeat(self.copies, 1) / units,
-        }
-
-    def weights(self, small: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        yield "model.embed_tokens.weight", small["model.embed_tokens.weight"].repeat(1, self.copies)
-        yield "model.norm.weight", small["model.norm.weight"].repeat(self.copies) / self.copies  # the tied head adds up
-        for k in range(self.large.num_hidden_layers):
-            known = min(k, self.small.num_hidden_layers - 1)
-            prefix = f"model.layers.{known}."
-            block = self.block({n.removeprefix(prefix): w for n, w in small.items() if n.startswith(prefix)})
-            if k != known:  # a layer that adds nothing
-                for name in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
-                    block[name].zero_()
-            for name, weight in block.items():
-                yield f"model.layers.{k}.{name}", weight
+def of_real_size(quick: bool) -> list[str]:
+    """What is typed for a run whose policy is in that shape; it is written once, in bfloat16 as published ones are."""
+    policy = ROOT / ".cache" / "gpu" / f"grown-{'small' if quick else '4B'}"
+    if not policy.exists():
+        unfinished = policy.with_suffix(".part")
+        grow(shape(quick), unfinished, torch.bfloat16)
+        unfinished.rename(policy)
+    experiment, steps = ("pocket", 2) if quick else ("oblr_qwen3_4b", 4)
+    return [
+        *(f"experiment={experiment}", f"policy.path={policy}", f"steps={steps}"),
+        *("data=chain_sum", "reward=reasoning_gym", "rollout.max_new_tokens=48", "rollout.max_model_len=128"),
+        *("planned.prompt=9", "planned.response=24", "eta0=1e-4"),
+        *("callbacks.evaluation.every=1000", "callbacks.checkpoints.every=1000"),
+    ]
 
 
-def grow(config: PretrainedConfig, folder: Path) -> None:
-    """Write the demo's policy in the shape of ``config``, in bfloat16, as published models are."""
-    small = AutoConfig.from_pretrained(POCKET)
-    weights = Growth(small, config).weights(load_file(POCKET / "model.safetensors"))
-    kept = ("vocab_size", "rope_parameters", "tie_word_embeddings", "eos_token_id", "pad_token_id", "bos_token_id")
-    config.update({name: getattr(small, name) for name in kept} | {"dtype": "bfloat16"})
-    folder.mkdir(parents=True)
-    save_file({name: w.bfloat16() for name, w in weights}, folder / "model.safetensors", {"format": "pt"})
-    config.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(POCKET).save_pretrained(folder)
+def train(overrides: list[str], seconds: int) -> Iterator[str]:
+    """A run; a note where it has done its work and does not end."""
+    process = subprocess.Popen([sys.executable, ROOT / "src" / "train.py", *overrides], cwd=ROOT)
+    try:
+        if status := process.wait(seconds):
+            raise subprocess.CalledProcessError(status, process.args)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        yield f"src/train.py did not end within {seconds} s"
 
 
-#: Phases of a run, and those of a plan that they are.
-PLANNED = {"rollout": ("prefill", "decode"), "sync": ("sync",), "check": ("check",), "update": ("update", "optimizer")}
-
-
-def measure(quick: bool) -> Iterator[Figure | str]:
+def measure(quick: bool, which: str) -> Iterator[Figure | str]:
     for name in NEEDED:
         import_module(name)
     from oblr.commands.compose import composer
@@ -124,34 +70,27 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     from oblr.plan.roofline import GPUS
     from oblr.record.curves import read_curves
 
-    size, steps = ("small", 2) if quick else ("4B", STEPS)
-    policy = ROOT / ".cache" / "gpu" / f"grown-{size}"
-    if not policy.exists():
-        unfinished = policy.with_suffix(".part")
-        grow(shape(quick), unfinished)
-        unfinished.rename(policy)
-    overrides = [
-        *(f"experiment={'pocket' if quick else 'oblr_qwen3_4b'}", f"policy.path={policy}", f"steps={steps}"),
-        *("data=chain_sum", "reward=reasoning_gym", "rollout.max_new_tokens=48", "rollout.max_model_len=128"),
-        *("planned.prompt=9", "planned.response=24", "eta0=1e-4"),
-        *("callbacks.evaluation.every=1000", "callbacks.checkpoints.every=1000"),
-    ]
+    demo, label = which == "demo", "demo" if which == "demo" else f"run, {'small' if quick else which}"
+    typed = ["experiment=pocket", "seed=1", f"steps={2 if quick else 24}"] if demo else of_real_size(quick)
     with tempfile.TemporaryDirectory() as temporary:
-        out = Path(temporary) / "run"
-        yield from train([*overrides, f"paths.output_dir={out}"], 240)
-        curves = read_curves(out)
-        with composer() as composed:
-            cfg = composed("train", [*overrides, f"paths.output_dir={out}"], RunMode.RUN)
-            duration = draft(cfg, None if quick else GPUS["h100"]).plan().duration
-    label = f"run, {size}, N={cfg.rollout.prompts_per_step}, G={cfg.rollout.group_size}"
+        folder = Path(temporary) / "run"
+        overrides = [*typed, f"paths.output_dir={folder}"]
+        yield from train(overrides, 270 if demo else 240)
+        curves = read_curves(folder)
+        planned: dict[str, float] = {}
+        if not demo:
+            with composer() as composed:
+                cfg = composed("train", overrides, RunMode.RUN)
+                phases = draft(cfg, None if quick else GPUS["h100"]).plan().duration.phases
+            label = f"{label}, N={cfg.rollout.prompts_per_step}, G={cfg.rollout.group_size}"
+            planned = {phase: sum(phases[part] for part in parts) for phase, parts in PLANNED.items()}
     for kind in ("sampled", "greedy"):
         accuracy = curves[f"eval/{kind}_accuracy"][1]
         yield Figure(f"{label}: held-out {kind} accuracy before", 100 * accuracy[0], "%")
-        yield Figure(f"{label}: held-out {kind} accuracy after {steps} steps", 100 * accuracy[-1], "%")
+        yield Figure(f"{label}: held-out {kind} accuracy after", 100 * accuracy[-1], "%")
     yield Figure(f"{label}: largest log-prob gap", max(curves["rollout/logprob_gap_max"][1]), "nats")
     for phase in PHASES:  # the first step warms up
         taken = median(curves[f"time/{phase}"][1][1:])
         yield Figure(f"{label}: {phase}", 1e3 * taken, "ms")
-        if phase in PLANNED:
-            predicted = sum(duration.phases[part] for part in PLANNED[phase])
-            yield Figure(f"{label}: {phase}, predicted / measured", predicted / taken, "")
+        if phase in planned:
+            yield Figure(f"{label}: {phase}, predicted / measured", planned[phase] / taken, "")

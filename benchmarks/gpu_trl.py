@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 
-from figures import ROOT, Figure
+from figures import Figure
 
 
 def measure(quick: bool) -> Iterator[Figure | str]:
@@ -18,7 +18,7 @@ def measure(quick: bool) -> Iterator[Figure | str]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         policy = folder / "policy"
-        widen(ROOT / "models" / "pocket", policy)
+        widen(policy)
         mine = ours("vllm", policy, folder / "vllm", prompts, steps)
         yield Figure("step with vLLM", 1e3 * median(mine.seconds), "ms")
         theirs = trl(folder / "vllm", policy)

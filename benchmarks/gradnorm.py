@@ -8,7 +8,6 @@ Updates of a second are timed in three times as many rounds, for what disturbs t
 only one pass and the proxies are timed. Memory is the growth of a process that runs one kind of update alone.
 """
 
-import argparse
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from figures import Figure, at_most, median_ratio, write
+from figures import Figure, at_most, median_ratio, parser, write
 from ghost_clipping import GhostClipping
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -275,11 +274,12 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--memory", nargs=3)
-    parser.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="measure again, keep the others")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--memory", nargs=3)
+    options.add_argument(
+        "--parts", choices=PARTS, nargs="+", default=list(PARTS), help="measure again, keep the others"
+    )
+    args = options.parse_args()
     warnings.filterwarnings("ignore", "Full backward hook is firing")
     if args.memory:
         kind, vocabulary, length = args.memory

@@ -1,6 +1,6 @@
 """Low-rank adapters beside the training of all weights: time, memory, exactness, and whether they learn.
 
-    python benchmarks/lora.py [--quick] [--parts cost exactness learning rounding planned]
+    python benchmarks/lora.py [--quick] [--parts cost exactness learning rounding]
 
 - **Cost** of an update and AdamW's step, on a 30 M-parameter policy: adapters of rank 32 on all linear layers but the
   head, or all weights; plain, or with exact norms in one pass. All take turns; the median over rounds of the ratio of
@@ -11,10 +11,8 @@
   after. Adapters are of rank 8, and AdamW's rate for them is not tuned; all weights learn as the experiment has it.
 - **Rounding**: an engine in bfloat16 gets the sum rounded, the policy adds up what it has rounded apart. How far apart
   that brings their log-probabilities, beside the training of all weights, where both round the same ones.
-- **Planned**: what the experiment for Qwen3-8B takes of its GPU, and the same for Qwen3-4B on a smaller one.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -24,18 +22,15 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from figures import ROOT, Figure, at_least, at_most, median_ratio, write
+from figures import Figure, at_least, at_most, median_ratio, parser, write
 from gradnorm import GROUP_SIZE, SEQUENCES, coefficients, model, peak_memory, rollouts, take_turns
 from safetensors.torch import load_file
-from training import composed
+from training import typed
 
 from oblr.batch.packing import pack
-from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
-from oblr.plan.memory import GIB
 from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import PolicyModel
-from oblr.record.curves import read_curves
 
 RANK, ALPHA = 32, 64.0
 ADAPTED = ("policy.adapter=lora", "policy.lora.rank=8", "policy.lora.alpha=16", "optimizer=adamw", "eta0=2e-3")
@@ -43,11 +38,6 @@ ADAPTED = ("policy.adapter=lora", "policy.lora.rank=8", "policy.lora.alpha=16", 
 BFLOAT16 = (
     *("trainer.precision=bf16-mixed", "loss.ratio=token", "loss.truncate=2"),
     *("policy.logprob_gap_mean=0.1", "policy.logprob_gap_p99=0.5"),
-)
-#: The experiment on 24 GiB.
-SMALLER = (
-    *("policy=qwen3_4b_base", "requires.gpu_memory_gib=24", "policy.token_budget=8192"),
-    "rollout.engines.vllm.gpu_memory_utilization=0.5",
 )
 
 
@@ -132,19 +122,12 @@ def exactness(length: int) -> list[Figure]:
     return figures
 
 
-def run(folder: Path, *overrides: str) -> dict[str, Sequence[float]]:
-    """The curves of ``python src/train.py experiment=pocket``."""
-    command = [sys.executable, "src/train.py", "experiment=pocket", f"paths.output_dir={folder}", *overrides]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return {tag: values for tag, (_, values) in read_curves(folder).items()}
-
-
 def learning(steps: int, seeds: Sequence[int]) -> list[Figure]:
     figures = []
     for name, settings in (("adapters", ADAPTED), ("all weights", ())):
         for seed in seeds:
             with tempfile.TemporaryDirectory() as folder:
-                curves = run(Path(folder) / "run", *settings, f"steps={steps}", f"seed={seed}")
+                curves = typed(Path(folder) / "run", *settings, f"steps={steps}", f"seed={seed}")
                 if name == "adapters" and seed == seeds[0]:
                     own = load_file(Path(folder) / "run" / "policy" / "adapter" / "adapter_model.safetensors")
                     whole = load_file(Path(folder) / "run" / "policy" / "model.safetensors")
@@ -162,22 +145,11 @@ def rounding(steps: int) -> list[Figure]:
     figures = []
     for name, settings in (("adapters", (*ADAPTED, "policy.dtype=bfloat16")), ("all weights", ())):
         with tempfile.TemporaryDirectory() as folder:
-            curves = run(Path(folder) / "run", *settings, *BFLOAT16, f"steps={steps}")
+            curves = typed(Path(folder) / "run", *settings, *BFLOAT16, f"steps={steps}")
         gaps = curves["rollout/logprob_gap_mean"]
         label = f"pocket in bfloat16, {name}: mean |log π − log μ| right after a sync"
         figures.append(Figure(f"{label}, first step", gaps[0], "nats"))
         figures.append(Figure(f"{label}, last quarter of {steps} steps", mean(gaps[-max(1, steps // 4) :]), "nats"))
-    return figures
-
-
-def planned() -> list[Figure]:
-    """Of the experiment as it is, and of a smaller policy on a smaller GPU."""
-    experiment, figures = "oblr_qwen3_8b_lora", []
-    for name, overrides in (("8B", ()), ("4B", SMALLER)):
-        plan = make(composed(overrides, experiment))
-        memory, most = plan.device.memory / GIB, max(plan.training.total(), plan.rollouts.total()) / GIB
-        figures.append(at_most(f"{experiment}, {name}: planned memory of a GPU of {memory:g} GiB", most, "GiB", memory))
-        figures.append(Figure(f"{experiment}, {name}: of that in training", plan.training.total() / GIB, "GiB"))
     return figures
 
 
@@ -186,16 +158,16 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "exactness": lambda: exactness(128),
     "learning": lambda: learning(40, (1,)),
     "rounding": lambda: rounding(20),
-    "planned": planned,
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--memory", nargs=2)
-    parser.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="measure again, keep the others")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--memory", nargs=2)
+    options.add_argument(
+        "--parts", choices=PARTS, nargs="+", default=list(PARTS), help="measure again, keep the others"
+    )
+    arguments = options.parse_args()
     if arguments.memory:
         kind, length = arguments.memory
         update, before = KINDS[kind](int(length)), peak_memory()

@@ -82,9 +82,9 @@ def _git(*arguments: str) -> bytes:
 def _measured_by(path: Path, revision: str) -> str:
     """Digest of the script as it was; what had not been committed then came with the result."""
     commit, changes, _ = revision.partition("+changes")
-    if changes:  # the commit that wrote the result, and not one that moved it
-        log = ("log", "-1", "--follow", "--diff-filter=AM", "--format=%H", "--", str(path.relative_to(ROOT)))
-        commit = _git(*log).decode().strip()
+    if changes:  # the commit that wrote the result first, and not one that moved it or left details out
+        log = ("log", "--follow", f"-S{revision}", "--format=%H", "--", str(path.relative_to(ROOT)))
+        commit = _git(*log).decode().split()[-1]
     return digest(_git("show", f"{commit}:{script(path)}"))
 
 

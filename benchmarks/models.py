@@ -14,11 +14,9 @@ sequences, one at a time.
 - **in part**: right, and the tiny model lacks a kind of layer that others of its type may have.
 - **not built**: no tiny model could be made of generic settings whose own forward runs.
 
-So do 50 models that nobody has written (``random_models.py``). The types' table is ``docs/models.md``. ``--quick``: a
-dozen types and five models, and no table.
+The table is ``docs/models.md``. ``--quick``: a dozen types, and no table.
 """
 
-import argparse
 import copy
 import multiprocessing
 from collections import Counter
@@ -31,8 +29,7 @@ from typing import get_args
 
 import torch
 import transformers
-from figures import ROOT, Figure, at_most, write
-from random_models import random_model
+from figures import ROOT, Figure, asked_to_be_quick, at_most, write
 from tiny_models import CONTEXT, VOCABULARY, NotBuilt, lacking, tiny
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -51,7 +48,7 @@ QUICK = (
     *("qwen3", "llama", "gemma2", "gemma3_text", "granite", "cohere", "gpt2", "gpt_neox", "phi", "exaone4"),
     *("mistral", "mixtral", "hrm_text", "seed_oss", "bloom"),
 )
-N_RANDOM, SECONDS, TOLERANCE, TEMPERATURE, GROUP_SIZE = 50, 120.0, 1e-5, 0.8, 2
+SECONDS, TOLERANCE, TEMPERATURE, GROUP_SIZE = 120.0, 1e-5, 0.8, 2
 #: Prompt and response tokens of each sequence. One fills the context, and all of a row are more.
 SHAPES = ((3, 9), (5, 20), (1, 1), (8, CONTEXT - 8), (2, 13), (4, 6))
 COEFFICIENTS = (0.7, -0.4, 1.3, 0.2, -0.9, 0.5)
@@ -161,13 +158,13 @@ def compare(model: PolicyModel, rollouts: Sequence[Rollout]) -> tuple[float, boo
     return worst, worst <= TOLERANCE or worst <= 2 * error(autograds(copy.deepcopy(model.lm), rollouts), truth)
 
 
-def alone(make: Callable[[], PreTrainedModel], lacks: Callable[[PreTrainedModel], list[str]] = lambda _: []) -> Verdict:
-    """`judge` in a process that may take :data:`SECONDS`."""
+def alone(kind: str) -> Verdict:
+    """`judge` of a type's tiny model in a process that may take :data:`SECONDS`."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
 
     def work(end: Connection) -> None:
-        end.send(judge(make, lacks))
+        end.send(judge(partial(tiny, kind), lacking))
 
     process = context.Process(target=work, args=(there,))
     process.start()
@@ -204,26 +201,20 @@ def table(verdicts: dict[str, Verdict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    verdicts = {
-        kind: alone(partial(tiny, kind), lacking) for kind in (QUICK if quick else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    }
-    drawn = {f"model {seed}": alone(partial(random_model, seed)) for seed in range(5 if quick else N_RANDOM)}
-    figures = []
-    for name, found in (("types of transformers", verdicts), ("random models", drawn)):
-        counts = Counter(kind for kind, *_ in found.values())
-        figures += [Figure(name, len(found), ""), at_most(f"{name}: wrong", counts["wrong"], "", 0)]
-        figures += [
-            Figure(f"{name}: {kind}", counts[kind], "") for kind in ("right", "refused", "in part", "not built")
-        ]
-        errors = [e for kind, _, e in found.values() if kind == "right"]
-        figures.append(Figure(f"{name}: median relative error of those that are right", median(errors), ""))
-        figures.append(Figure(f"{name}: largest, where float32 autograd's is as large", max(errors), ""))
-    write("models-quick" if quick else "models", figures, verdicts=verdicts, drawn=drawn)
+    verdicts = {kind: alone(kind) for kind in (QUICK if quick else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)}
+    counts, name = Counter(kind for kind, *_ in verdicts.values()), "types of transformers"
+    errors = [error for kind, _, error in verdicts.values() if kind == "right"]
+    figures = [
+        Figure(name, len(verdicts), ""),
+        at_most(f"{name}: wrong", counts["wrong"], "", 0),
+        *(Figure(f"{name}: {kind}", counts[kind], "") for kind in ("right", "refused", "in part", "not built")),
+        Figure(f"{name}: median relative error of those that are right", median(errors), ""),
+        Figure(f"{name}: largest, where float32 autograd's is as large", max(errors), ""),
+    ]
+    write("models-quick" if quick else "models", figures)
     if not quick:
         (ROOT / "docs" / "models.md").write_text(table(verdicts))
 

@@ -9,7 +9,6 @@ which work and do not watch. Norms are the step's own here: a baseline that does
 for the curves, every so many steps.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from figures import ROOT, Figure, median_ratio, write
+from figures import ROOT, Figure, median_ratio, parser, write
 
 #: Experiment → most that observers may take of a step, and how many steps are taken.
 EXPERIMENTS = {"pocket": (0.02, 40), "smollm2_cpu": (0.005, 10)}
@@ -37,10 +36,9 @@ def measured(experiment: str, steps: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few steps of the first experiment")
-    parser.add_argument("--only", choices=EXPERIMENTS, help="the other's figures stay as they were measured")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--only", choices=EXPERIMENTS, help="the other's figures stay as they were measured")
+    arguments = options.parse_args()
     quick, only = arguments.quick, arguments.only or ("pocket" if arguments.quick else None)
     figures: list[Figure] = []
     for experiment in EXPERIMENTS if only is None else (only,):

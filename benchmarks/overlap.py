@@ -10,7 +10,6 @@ beside it is the least that this makes of the ratio, from when each did end. ``-
 reward.
 """
 
-import argparse
 import heapq
 import sys
 import time
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from figures import ROOT, Figure, median_ratio, write
+from figures import ROOT, Figure, asked_to_be_quick, median_ratio, write
 
 from oblr.batch.types import Sampling
 from oblr.data.ends import stopped
@@ -112,9 +111,7 @@ def rounds(count: int, prompts: int, slower: Sequence[float]) -> Iterator[tuple[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     sys.path.insert(0, str(Path(__file__).parent))
     slower = (1.0,) if quick else (0.5, 1.0, 2.0)
     taken = list(rounds(*((1, 2) if quick else (11, 32)), slower))

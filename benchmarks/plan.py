@@ -1,13 +1,12 @@
-"""Is a plan right? Planned against measured peak memory of training steps, and plans of the Qwen3 experiments.
+"""Is a plan right? Planned against measured peak memory of training steps.
 
     python benchmarks/plan.py [--quick]
 
 Measured is the growth of the peak of a fresh process that trains a small policy with Qwen3's vocabulary, in float32 on
 the CPU, through the real trainer. Planned for it is what ``plan=true`` says of weights, gradients, optimizer state and
-what comes and goes. The experiments' plans are on paper: GiB on each GPU, and what a rank receives in a step.
+what comes and goes.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -18,15 +17,12 @@ from typing import Any
 
 import lightning as L
 import torch
-from figures import ROOT, Figure, at_most, write
+from figures import Figure, at_most, parser, write
 from gradnorm import peak_memory
-from hydra import compose, initialize_config_dir
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.batch.types import RolloutBatch
-from oblr.commands.compose import register_resolvers
-from oblr.commands.plan import make
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.plan.memory import GIB
@@ -59,17 +55,6 @@ CASES: dict[str, tuple[str, str, bool, int]] = {
     "AdamW, one pass, two ranks": ("AdamW", "one", False, 2),
     "AdamW, two passes, two ranks": ("AdamW", "two", False, 2),
 }
-#: policy, GPUs a node, nodes, whether the experiment is written for them
-EXPERIMENTS = [
-    ("4b", 1, 1, True),
-    ("4b", 8, 1, False),
-    ("4b", 8, 2, False),
-    ("4b", 8, 32, False),
-    ("8b", 1, 1, False),
-    ("8b", 8, 1, True),
-    ("8b", 8, 2, True),
-    ("8b", 8, 32, False),
-]
 #: Memory that is freed is given back to the system at once, so that the process is as large as what it holds.
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
@@ -158,33 +143,13 @@ def accuracy(cases: list[str]) -> list[Figure]:
     return figures
 
 
-def on_paper(size: str, devices: int, nodes: int, written_for: bool) -> list[Figure]:
-    """What an experiment takes of each of so many GPUs, and what each receives in a step."""
-    overrides = [f"experiment=oblr_qwen3_{size}", f"trainer.devices={devices}", f"trainer.num_nodes={nodes}"]
-    if devices > 1:
-        overrides += ["trainer=fsdp", f"rollout.prompts_per_step={max(128, devices * nodes)}"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        plan = make(compose("train", overrides=overrides))
-    name, memory = f"{size.upper()} on {devices * nodes} GPUs", plan.device.memory / GIB
-    figures = []
-    for phase, live in (("training", plan.training), ("rollouts", plan.rollouts)):
-        label, taken = f"{name}: {phase}", live.total() / GIB
-        figures.append(at_most(label, taken, "GiB", memory) if written_for else Figure(label, taken, "GiB"))
-    received = (Figure(f"{name}: {what}", size / GIB, "GiB received in a step") for what, size in plan.moved.items())
-    return [*figures, Figure(f"{name}: KV cache", plan.kv_sequences, "longest sequences at once"), *received]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--train", nargs=2)
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--train", nargs=2)
+    args = options.parse_args()
     if args.train:
         return train(*args.train)
-    register_resolvers()
     figures = accuracy(list(CASES)[:1] if args.quick else list(CASES))
-    for size, devices, nodes, written_for in () if args.quick else EXPERIMENTS:
-        figures += on_paper(size, devices, nodes, written_for)
     write("plan-quick" if args.quick else "plan", figures)
 
 

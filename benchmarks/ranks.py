@@ -25,7 +25,7 @@ from typing import Any
 import hydra
 import lightning as L
 import torch
-from figures import ROOT, Figure, at_most, write
+from figures import ROOT, Figure, at_most, parser, write
 from training import composed
 
 from callbacks.observer import Observer
@@ -163,10 +163,9 @@ def step_seconds(result: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one case, for the test suite")
-    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     if arguments.work:
         trainer, engine, model, folder = arguments.work
         return work(trainer, engine, model, Path(folder))

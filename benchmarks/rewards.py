@@ -2,11 +2,11 @@
 
     python benchmarks/rewards.py --benchmarks-dir FOLDER [--quick]
 
-``FOLDER`` holds JSONL files of rows with ``id``, ``problem``, ``answer``; those with ``references`` are summaries.
+``FOLDER`` holds JSONL files of rows with ``id``, ``problem``, ``answer``; those with ``references`` are left out.
 
 - Gold answers: each file's answers, in several written forms, against their own problem and, boxed, against the next
   problem with another answer. ``exceptions`` of the result has every one that is not as it should be, or only seems
-  so, by its row's id, with the reason. Beside it the share on which math-verify, left to find the answer in the same
+  so, by its row's id. Beside it the share on which math-verify, left to find the answer in the same
   text by itself, says the same: on a sample of 200 rows a file.
 - Hostile predictions, drawn from a seed: what they do to the workers, and what they earn.
 - Throughput: warm workers, a batch of distinct problems, half of the answers wrong.
@@ -14,20 +14,17 @@
 ``--quick`` takes rows of its own and fewer predictions.
 """
 
-import argparse
 import json
 import random
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from figures import Figure, at_least, at_most, write
-from spellings import number
+from figures import Figure, at_least, at_most, parser, write
 
 from oblr.problem import Completion, Problem
 from oblr.rewards.answer import BoxedFormat
@@ -36,7 +33,6 @@ from oblr.rewards.lockdown import descendants
 from oblr.rewards.math import MathReward
 from oblr.rewards.math_verify import MathVerifyReward
 from oblr.rewards.pool import RewardPool
-from oblr.rewards.summary import SummaryReward
 from oblr.rewards.verdicts import Verdict
 
 ENDED = Completion([1], [0.0], True)
@@ -46,19 +42,26 @@ MEMORY_GIB = 1.0
 BATCH = 1024
 OWN_ROWS = [
     *("18", "72000", r"\frac{14}{3}", "0.15", "62.5%", r"90^\circ", r"1\frac{4}{5}", r"\$18.90", "-7", "4210_{5}"),
-    *(
-        "(3,4]",
-        "(2,4)",
-        "1,-2",
-        r"1 \pm \sqrt{19}",
-        r"3\sqrt{13}",
-        "p - q",
-        "x=5",
-        r"\text{Evelyn}",
-        "f(x)=2 x",
-        "58,500",
-    ),
+    *("(3,4]", "(2,4)", "1,-2", r"1 \pm \sqrt{19}", r"3\sqrt{13}", "p - q", "x=5"),
+    *(r"\text{Evelyn}", "f(x)=2 x", "58,500"),
 ]
+_NUMBER = re.compile(
+    r"(?P<sign>-?)\\?\$?(?:(?P<whole>\d+)? ?\\[dt]?frac ?(?:\{(?P<over>-?\d+)\}|(?P<o>\d)) ?"
+    r"(?:\{(?P<under>\d+)\}|(?P<u>\d))"
+    r"|(?P<a>\d+)/(?P<b>\d+)|(?P<digits>\d+(?:(?:\{,\}|,\\! ?|,)\d{3})*)?(?P<decimals>\.\d+)?)(?P<percent> ?\\?%)?"
+)
+
+
+def number(gold: str) -> Fraction | None:
+    """Its value, where it is a number; in percent where it has a percent sign."""
+    match = _NUMBER.fullmatch(gold.strip())
+    if match is None or not re.search(r"\d", gold):
+        return None
+    if over := match["over"] or match["o"] or match["a"]:
+        value = Fraction(int(over), int(match["under"] or match["u"] or match["b"])) + int(match["whole"] or 0)
+    else:
+        value = Fraction(re.sub(r"\D", "", match["digits"] or "") + (match["decimals"] or "") or "0")
+    return -value if match["sign"] else value
 
 
 def plain(latex: str) -> str:
@@ -149,33 +152,11 @@ def gold_answers(name: str, problems: list[Problem]) -> tuple[list[Figure], list
         figures.append(Figure(f"{name}: {label}: scored as expected", 100 * sum(right) / len(right), "%"))
         figures.append(Figure(f"{name}: {label}: math-verify agrees", 100 * sum(same) / len(same), "%"))
     exceptions = [
-        {"row": case.problem.id, "form": case.label, "reason": reason(case, verdict)}
+        {"row": case.problem.id, "form": case.label}
         for case, verdict in verdicts.items()
         if verdict.reward != case.expected
     ]
     return figures, exceptions
-
-
-def reason(case: Case, verdict: Verdict) -> str:
-    """Why a verdict is not the expected one."""
-    if verdict.outcome != "scored":
-        return f"the parser met its limit ({verdict.outcome})"
-    if case.expected == 0:
-        return "the two answers are equal, written differently"
-    if re.search(r"\.\s", case.problem.answer):
-        return "the answer holds the end of a sentence, and a sentence ends there"
-    return "the two spellings are not read as the same"
-
-
-def summaries(name: str, problems: list[Problem]) -> list[Figure]:
-    """References against their own dialogue and the next one's."""
-    own = [Case(p, text, "own") for p in problems for text in p.metadata["references"]]
-    foreign = [Case(p, problems[(i + 1) % len(problems)].answer, "foreign") for i, p in enumerate(problems)]
-    mine, theirs = ([v.reward for v in judge(SummaryReward(), cases)] for cases in (own, foreign))
-    return [
-        Figure(f"{name}: a reference scores 1", 100 * sum(r == 1 for r in mine) / len(mine), "%"),
-        Figure(f"{name}: mean ROUGE-L of another's summary", sum(theirs) / len(theirs), ""),
-    ]
 
 
 def hostile(n: int, seed: int) -> list[Case]:
@@ -240,7 +221,7 @@ class Memory(threading.Thread):
                 self.largest = max(self.largest, 1024 * int(peak[1]) if peak else 0)
 
 
-def under_attack(cases: list[Case], limit: float) -> tuple[list[Figure], dict[str, dict[str, int]]]:
+def under_attack(cases: list[Case], limit: float) -> list[Figure]:
     """Each in turn on warm workers: what it costs, and what it earns."""
     n = len(cases)
     pool = RewardPool(MATH, workers=2, timeout=limit, memory_gib=MEMORY_GIB)
@@ -256,10 +237,6 @@ def under_attack(cases: list[Case], limit: float) -> tuple[list[Figure], dict[st
     memory.done.set()
     alive = pool.score([Problem("after", "?", "7")], [r"\boxed{7}"], [ENDED])[0].reward
     pool.close()
-    kinds = {
-        case.label: dict(Counter(v.outcome for c, v in zip(cases, verdicts, strict=True) if c.label == case.label))
-        for case in cases
-    }
     return [
         Figure("hostile predictions", n, ""),
         at_most("hostile: verdicts missing", n - len(verdicts), "", 0),
@@ -270,7 +247,7 @@ def under_attack(cases: list[Case], limit: float) -> tuple[list[Figure], dict[st
         Figure("hostile: errors", pool.errors, ""),
         Figure("hostile: mean time", 1000 * seconds / n, "ms"),
         at_least("hostile: scored rightly afterwards", alive, "", 1),
-    ], kinds
+    ]
 
 
 def throughput(name: str, problems: list[Problem], target: float | None) -> list[Figure]:
@@ -295,14 +272,13 @@ def throughput(name: str, problems: list[Problem], target: float | None) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--benchmarks-dir", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--benchmarks-dir", type=Path)
+    arguments = options.parse_args()
     if arguments.quick:
         files = {"own rows": [Problem(f"own-{i}", "?", answer) for i, answer in enumerate(OWN_ROWS)]}
     elif arguments.benchmarks_dir is None:
-        parser.error("--benchmarks-dir is needed: only --quick has rows of its own")
+        options.error("--benchmarks-dir is needed: only --quick has rows of its own")
     else:
         files = {path.stem: read(path) for path in sorted(arguments.benchmarks_dir.glob("*.jsonl"))}
     figures: list[Figure] = []
@@ -310,16 +286,14 @@ def main() -> None:
     answers: list[Problem] = []
     for name, problems in files.items():
         if "references" in problems[0].metadata:
-            figures += summaries(name, problems)
             continue
         measured, exceptional = gold_answers(name, problems)
         figures, exceptions, answers = figures + measured, exceptions + exceptional, answers + problems
-    attacked, kinds = under_attack(hostile(56, 1), 1.0) if arguments.quick else under_attack(hostile(1000, 1), 5.0)
-    figures += attacked
+    figures += under_attack(hostile(56, 1), 1.0) if arguments.quick else under_attack(hostile(1000, 1), 5.0)
     figures += throughput("rows of all files", answers, 500)
     hard = [p for p in answers if number(p.answer) is None]
     figures += throughput("answers that are no number", hard, None)
-    write("rewards-quick" if arguments.quick else "rewards", figures, exceptions=exceptions, hostile=kinds)
+    write("rewards-quick" if arguments.quick else "rewards", figures, exceptions=exceptions)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ How far that may be trusted is tried on this CPU (``--calibration``): updates of
 predicted from the same counts with this machine's speed, which is measured in the same run, against measured.
 """
 
-import argparse
 import statistics
 import time
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from figures import ROOT, Figure, at_least, at_most, write
+from figures import ROOT, Figure, at_least, at_most, parser, write
 from transformers import AutoConfig, PretrainedConfig, Qwen3Config, Qwen3ForCausalLM
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -28,7 +27,6 @@ from oblr.gradnorm.measure import GradNorms
 from oblr.gradnorm.precision import no_autocast
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.plan.machine import rest, this_cpu
-from oblr.plan.phases import PHASES
 from oblr.plan.roofline import GPUS, Speed, model_flops, predict
 from oblr.plan.update import Batch, Update, World, plan_update
 from oblr.plan.work import Work
@@ -121,22 +119,6 @@ class Count:
     def float32(self) -> float:
         return self.work.total("flops", lambda op: op.dtype not in ("bfloat16", "float16")) / self.work.total("flops")
 
-    def table(self) -> dict[str, Any]:
-        by_phase = {}
-        for phase in PHASES:
-            part = self.work.of(phase)
-            if not part.ops and not part.syncs:
-                continue
-            by_phase[phase] = {
-                "TFLOP": {
-                    t: part.total("flops", lambda op, t=t: op.dtype == t) / 1e12 for t in ("bfloat16", "float32")
-                },
-                **{"GB": part.total("bytes") / 1e9, "launches": part.total("launches")},
-                "syncs": sum(part.syncs.values()),
-                **{f"ms, {name}": 1e3 * predict(part, speed).phases[phase] for name, speed in GPUS.items()},
-            }
-        return by_phase
-
 
 class PlainPolicy(PolicyModule):
     """Adds ``∇θ Σ_t log π_t`` to ``.grad``, micro-batch by micro-batch, and steps; no norm, baseline or moment."""
@@ -195,19 +177,16 @@ def figures_of(case: Case, count: Count, plain: Count) -> list[Figure]:
     return figures
 
 
-def on_paper(cases: list[Case]) -> tuple[list[Figure], dict[str, Any]]:
+def on_paper(cases: list[Case]) -> list[Figure]:
     counts: dict[Case, Count] = {}
-    figures, tables = [], {}
+    figures = []
     for case in cases:
         for wanted in (case.plain, case):
             if wanted not in counts:
                 counts[wanted] = wanted.count()
         figures += figures_of(case, counts[case], counts[case.plain])
-        tables[case.name] = counts[case].table()
-        syncs = counts[case].work.syncs.items()
-        tables[case.name]["syncs"] = {f"{sync.place}: {sync.what}": n for sync, n in syncs}
         print(case.name, "counted", flush=True)
-    return figures, tables
+    return figures
 
 
 # --- how far it may be trusted --------------------------------------------------------------------------------------
@@ -283,21 +262,18 @@ def calibration(shapes: list[str], lengths: list[int], kinds: tuple[str, ...], r
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--calibration", action="store_true", help="try on this CPU how far it may be trusted")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--calibration", action="store_true", help="try on this CPU how far it may be trusted")
+    args = options.parse_args()
     if args.quick:
-        figures, tables = on_paper([Case("4B", "512", "plain")])
-        figures += calibration(["128×8"], [64], ("plain", "exact, one pass"), 3)
-        return write("roofline-quick", figures, tables=tables)
+        figures = on_paper([Case("4B", "512", "plain")])
+        return write("roofline-quick", figures + calibration(["128×8"], [64], ("plain", "exact, one pass"), 3))
     if args.calibration:
         return write("roofline-calibration", calibration(list(SHAPES), [64, 256, 512], CALIBRATED, 5))
     cases = [Case("4B", lengths, kind) for lengths in BATCHES for kind in KINDS]
     cases += [Case("4B", "2048", kind, True) for kind in KINDS if "sketch" not in kind]
     cases += [Case("8B", lengths, kind) for lengths in ("512", "2048") for kind in KINDS if kind in CALIBRATED]
-    figures, tables = on_paper(cases)
-    write("roofline", figures, tables=tables)
+    write("roofline", on_paper(cases))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ rounds, and the median over rounds of the ratio of median steps is reported with
 short round, N = 4.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -31,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from figures import ROOT, Figure, at_most, median_ratio, write
+from figures import ROOT, Figure, at_most, median_ratio, parser, write
+from grown import POCKET, grow
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -39,7 +39,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Traine
 from oblr.baselines.base import live_groups
 from oblr.problem import Completion
 
-WARM_UP, WIDER, TRL_BATCH = 2, 2, 32
+WARM_UP, TRL_BATCH = 2, 32
 
 
 @dataclass(frozen=True)
@@ -60,24 +60,12 @@ class Run:
     moved: float
 
 
-def widen(source: Path, target: Path) -> None:
-    """Write a policy of the same function with ``WIDER`` times the units: copies, and means where copies are summed."""
-    config, weights = AutoConfig.from_pretrained(source), load_file(source / "model.safetensors")
+def widen(folder: Path) -> None:
+    """Write the pocket policy with twice the units: of the same function."""
+    config = AutoConfig.from_pretrained(POCKET)
     for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
-        setattr(config, size, WIDER * getattr(config, size))
-    for name, weight in weights.items():
-        if "embed_tokens" in name:
-            weights[name] = weight.repeat(1, WIDER)
-        elif name == "model.norm.weight":  # the tied head sums over the copies
-            weights[name] = weight.repeat(WIDER) / WIDER
-        elif weight.ndim == 2:
-            weights[name] = weight.repeat(WIDER, WIDER) / WIDER
-        elif "layernorm" in name:  # the norms of queries and keys belong to a head
-            weights[name] = weight.repeat(WIDER)
-    model = AutoModelForCausalLM.from_config(config)
-    model.load_state_dict({**weights, "lm_head.weight": weights["model.embed_tokens.weight"]})
-    model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(source).save_pretrained(target)
+        setattr(config, size, 2 * getattr(config, size))
+    grow(config, folder, torch.float32)
 
 
 def moved(before: Path, after: Path) -> float:
@@ -224,10 +212,9 @@ def figures(rounds: list[dict[str, Run]]) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--trl", type=Path)
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--trl", type=Path)
+    args = options.parse_args()
     if args.trl:
         return train_with_trl(args.trl)
     rounds, prompts, steps = (1, 4, 3) if args.quick else (9, 16, 8)
@@ -235,7 +222,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         policy = folder / "policy"
-        widen(ROOT / "models" / "pocket", policy)
+        widen(policy)
         for turn in range(rounds):
             runs = {name: ours(name, policy, folder / f"{name}-{turn}", prompts, steps) for name in ("vllm", "hf")}
             measured.append({**runs, "trl": trl(folder / f"vllm-{turn}", policy)})

@@ -6,18 +6,14 @@ Each round asks for a plan, which measures the machine for itself, and then trai
 that evaluate are not among them: the plan leaves evaluation out.
 """
 
-import argparse
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
-from figures import ROOT, at_most, median_ratio, write
-from training import composed
+from figures import asked_to_be_quick, at_most, median_ratio, write
+from training import composed, typed
 
 from oblr.commands.plan import make
-from oblr.record.curves import read_curves
 
 #: of |predicted / measured − 1|
 ERROR = 0.3
@@ -29,17 +25,12 @@ def predicted() -> float:
 
 def measured(seed: int, steps: int) -> float:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
-        settings = [f"steps={steps}", f"seed={seed}", f"paths.output_dir={folder}", "~callbacks.evaluation"]
-        command = [sys.executable, "src/train.py", "experiment=pocket", *settings]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        return median(read_curves(folder)["time/step"][1])
+        curves = typed(Path(name) / "run", f"steps={steps}", f"seed={seed}", "~callbacks.evaluation")
+        return median(curves["time/step"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     ratios = [predicted() / measured(seed, 2 if quick else 20) for seed in range(1 if quick else 9)]
     errors = [abs(ratio - 1) for ratio in ratios]
     figures = [

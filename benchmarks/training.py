@@ -1,6 +1,8 @@
 """Many training runs in one process, each what ``src/train.py`` would do; the rollout engine starts only once."""
 
 import math
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -29,6 +31,7 @@ from oblr.data.ends import end_tokens
 from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.problem import Completion
+from oblr.record.curves import read_curves
 from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import Block, Part
 from oblr.run.terminal import quiet_terminal
@@ -158,6 +161,13 @@ def composed(overrides: Sequence[str], experiment: str = "pocket") -> DictConfig
     register_resolvers()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("train", overrides=[f"experiment={experiment}", *overrides])
+
+
+def typed(folder: Path, *overrides: str) -> dict[str, Sequence[float]]:
+    """The curves of ``python src/train.py experiment=pocket`` with these overrides, a process of its own."""
+    command = [sys.executable, "src/train.py", "experiment=pocket", f"paths.output_dir={folder}", *overrides]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return {tag: values for tag, (_, values) in read_curves(folder).items()}
 
 
 @cache

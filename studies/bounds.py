@@ -9,14 +9,13 @@
 ``--quick`` takes one run and shorter ones.
 """
 
-import argparse
 import math
 from collections.abc import Iterator
 
 import neighbours  # noqa: F401
 import torch
 from bound import bound_of_a_step, smoothness
-from figures import Figure, at_least, at_most, write
+from figures import Figure, asked_to_be_quick, at_least, at_most, write
 from laboratory import Laboratory
 
 from oblr.batch.types import Moments
@@ -57,9 +56,7 @@ def average_square_gradient(length: int, seeds: int = 4) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     figures: list[Figure] = []
     for seed in range(1 if quick else 3):
         ratios = [change / bound for change, bound in steps_and_bounds(seed)]

@@ -14,14 +14,13 @@ of ``studies/results.py``; intervals are 95 %, from resampled runs. A rate that 
 or two, has none. ``--quick``: one task.
 """
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 
 import neighbours  # noqa: F401
 import numpy as np
 from contest import FULL, Case, Runs
-from figures import Estimate, Figure, write
+from figures import Estimate, Figure, asked_to_be_quick, write
 from results import CONTEST, DRAWN, PARTS, RIVAL
 from training import TASKS, Record
 
@@ -82,9 +81,7 @@ def figures(tasks: Sequence[str], runs: Runs) -> Iterator[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     runs = Runs(CONTEST, makes=False)
     write("overshoot-quick" if quick else "overshoot", list(figures(TASKS[:1] if quick else TASKS, runs)))
 

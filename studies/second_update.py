@@ -8,11 +8,9 @@ denominator of before: the float32 engine's, or the bfloat16 policy's own, which
 Errors of ``log ρ`` are root mean squares; those of gradients are relative to the float32 policy's with the true ``ρ``.
 """
 
-import argparse
-
 import neighbours  # noqa: F401
 import torch
-from figures import Figure, write
+from figures import Figure, asked_to_be_quick, write
 from ratios import LOSSES, NONE, SEED, TOKEN, Policy, Step, Study, compared, cut, estimate, pocket, smollm2_135m
 from torch import Tensor
 
@@ -53,7 +51,7 @@ def measure(study: Study, length: int) -> list[Figure]:
     figures = [
         size("true log ratio of a token", truth, prompts),
         size("true log ρ", exact.tokens.sequence_logs, prompts),
-        *compared("none", Step.of(NONE, moved, moved.tokens, rewards), right, "float32's"),
+        compared("none", Step.of(NONE, moved, moved.tokens, rewards), right, "float32's"),
     ]
     for name, rollouts in denominators.items():
         by_token = policy.measure(rollouts, factors=TOKEN.factors)
@@ -64,14 +62,12 @@ def measure(study: Study, length: int) -> list[Figure]:
         for choice, loss in LOSSES.items():
             if choice != "none":
                 step = Step.of(loss, by_token if loss.per_token else moved, tokens, rewards)
-                figures += compared(f"by the {name}'s, {choice}", step, right, "float32's")
+                figures.append(compared(f"by the {name}'s, {choice}", step, right, "float32's"))
     return figures
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     figures = measure(Study(pocket() if quick else smollm2_135m()), 16 if quick else 64)
     write("second_update-quick" if quick else "second_update", figures)
 

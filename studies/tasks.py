@@ -17,12 +17,11 @@ Of every task 16 responses are sampled to each prompt: two groups of G = 8.
 Intervals are 95 %, from resampled prompts. ``--quick`` takes fewer prompts.
 """
 
-import argparse
 from collections.abc import Iterator
 
 import neighbours  # noqa: F401
 import torch
-from figures import Estimate, Figure, write
+from figures import Estimate, Figure, asked_to_be_quick, write
 from hydra.utils import instantiate
 from tiers import GROUP_SIZE, Policy, measure, sample
 from torch import Tensor
@@ -146,9 +145,7 @@ def figures_of(task: str, prompts: int) -> Iterator[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = asked_to_be_quick(__doc__)
     figures = [figure for task in TASKS for figure in figures_of(task, 8 if quick else 96)]
     write("tasks-quick" if quick else "tasks", figures)
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from short_forms import check
 
-NAMES = ["bounds", "estimators", "history", "horizon", "lag", "lost", "overshoot", "ratios", "results"]
+NAMES = ["bounds", "estimators", "history", "horizon", "lost", "overshoot", "ratios", "results"]
 NAMES += ["second_update", "tasks", "tiers"]
 
 

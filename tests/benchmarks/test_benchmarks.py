@@ -9,7 +9,6 @@ NAMES = [
     "confinement",
     "eval",
     "first_hour",
-    "folders",
     "gpu",
     "gradnorm",
     "judged",
@@ -19,19 +18,14 @@ NAMES = [
     "overlap",
     "page",
     "plan",
-    "poison",
-    "preemption",
     "ranks",
-    "resumed",
     "rewards",
     "roofline",
-    "scaling",
     "selfcheck",
-    "settings",
     "step",
     "step_time",
 ]
-NAMES += ["contract", "kills"]  # make contract and make soak, which make bench does not run
+NAMES.append("contract")  # make contract, which make bench does not run
 #: What `make test` runs too.
 KEPT = ("contract",)
 

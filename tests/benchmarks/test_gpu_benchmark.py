@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import gpu
@@ -81,17 +82,26 @@ def test_only_what_was_measured_whole_and_under_the_same_conditions_is_kept(tmp_
     assert list(measured(journal, same)) == ["norms"]
 
 
-def test_a_result_has_the_newest_figures_of_each_part_on_the_device(tmp_path):
-    journal = tmp_path / "gpu.jsonl"
-    rows = [
-        {"part": "norms", "device": "H100", "figures": [1]},
-        {"part": "norms", "device": "H100", "figures": [2]},
-        {"part": "norms", "device": "H100", "figures": []},
-        {"part": "norms", "device": "H200", "figures": [3]},
-        {"part": "passes", "device": "H100", "figures": [4]},
-    ]
-    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [row["figures"] for row in gpu.newest(journal, "H100")] == [[4], [2]]
+def test_a_result_has_the_newest_figures_of_each_part_on_the_device(monkeypatch, tmp_path):
+    """What an earlier result has is kept where nothing newer is there, whatever machine its journal lies on."""
+    monkeypatch.setattr("report.ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "benchmarks" / "gpu.py")])
+    result, journal = tmp_path / "benchmarks" / "results" / "gpu.json", tmp_path / "gpu.jsonl"
+    result.parent.mkdir(parents=True)
+    about = dict.fromkeys(("seconds", "notes", "missing", "error", "revision", "versions"))
+
+    def row(part, value, device="H100"):
+        figures = [] if value is None else [asdict(Figure(f"{part}: {value}", value, ""))]
+        return {"part": part, "device": device, "figures": figures, **about}
+
+    def kept(*rows):
+        journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        gpu.report(result, journal, "H100")
+        return [(found["part"], found["value"]) for found in json.loads(result.read_text())["figures"]]
+
+    found = kept(row("norms", 1), row("norms", 2), row("norms", None), row("norms", 3, "H200"), row("passes", 4))
+    assert found == [("passes", 4), ("norms", 2)]
+    assert kept(row("norms", 5)) == [("passes", 4), ("norms", 5)]
 
 
 def test_the_choice_of_parts():

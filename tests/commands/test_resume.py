@@ -1,7 +1,4 @@
-"""A run that goes on: its own configuration with what is typed on top, and what its checkpoint cannot follow.
-
-`benchmarks/resumed.py` tries each group on runs of the command line.
-"""
+"""A run that goes on: its own configuration with what is typed on top, and what its checkpoint cannot follow."""
 
 import shutil
 

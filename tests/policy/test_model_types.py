@@ -1,9 +1,8 @@
-"""Some types of transformers and some models that nobody has written: right or refused; `make bench` tries all."""
+"""Some types of transformers: right or refused; `make bench` tries all."""
 
 from functools import partial
 
 import pytest
-from random_models import random_model
 from tiny_models import lacking, tiny
 
 from models import QUICK, judge
@@ -16,10 +15,3 @@ def test_a_type_is_right_or_refused(kind):
     verdict, why, _ = judge(partial(tiny, kind), lacking)
     assert verdict == ("refused" if kind in REFUSED else "right"), why
     assert REFUSED.get(kind, "") in why
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_random_models_are_right_or_refused(seed):
-    verdict, why, _ = judge(partial(random_model, seed), lambda _: [])
-    assert verdict in ("right", "refused"), why
-    assert (verdict == "refused") == bool(why)

@@ -331,6 +331,16 @@ def test_bad_values_end_in_one_line(known, data, tmp_path_factory):
     assert is_right(found), (case.script, override, found)
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("script", OPTIONS)
+def test_a_bad_value_of_every_setting_ends_in_one_line(script, tmp_path):
+    """One of its bad values, which is drawn, under the first choice of options that has the setting."""
+    tried = [(case, override) for case, override in tries(random.Random(0)) if case.script == script]
+    drawn = {case.path: (case, override) for case, override in tried if not override.startswith("+")}
+    found = {override: outcome(case, override, tmp_path) for case, override in drawn.values()}
+    assert not {override: one for override, one in found.items() if not is_right(one)}
+
+
 def test_every_setting_of_every_script_is_among_what_is_tried(known):
     tried = {(case.script, case.path) for case, _ in tries(random.Random(0))}
     assert {(case.script, case.path) for case in known if bad_values(case)} <= tried
