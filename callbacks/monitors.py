@@ -145,7 +145,7 @@ class BaselineBlowUp(Monitor):
         mean, median, worst = (value.item() for value in (ess.mean(), ess.quantile(0.5), ess.min()))
         failure = (
             f"one response has nearly all the weight of its group (effective sample size {median:.2f} of {size}); "
-            "set baseline=adaptive, baseline=rloo or gradnorm=logit, or raise rollout.group_size"
+            "set baseline.prior=past, baseline=rloo or gradnorm=logit, or raise rollout.group_size"
         )
         name = "effective_sample_size"
         metrics = {name: mean / size, f"{name}_median": median / size, f"{name}_worst": worst / size}
@@ -188,18 +188,20 @@ def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
     The mean of a group has 1/G, leave-one-out forms have 0.
 
     Args:
-        group: a single one, with rewards in float64; its rewards are row ``q`` of ``step_rewards``.
+        group: a single one, with rewards in float64; it is row ``q`` of ``step_rewards`` and ``step_weights``.
     """
     before, changes = group.rewards - baseline(group), []
     for i, own in enumerate(torch.eye(group.rewards.shape[1], dtype=torch.int64)):
-        step = group.step_rewards.clone()
-        step[q] += own
+        rewards, weights = group.step_rewards.clone(), group.step_weights.clone()
+        rewards[q] += own
+        weights[q] *= 1 + own
         moved = replace(
             group,
             rewards=group.rewards + own,
             weights=group.weights * (1 + own),
             lengths=group.lengths * (1 + own),
-            step_rewards=step,
+            step_rewards=rewards,
+            step_weights=weights,
         )
         changes.append((moved.rewards - baseline(moved) - before)[0, i].abs().item())
     return max(changes)

@@ -99,11 +99,16 @@ RIVALS = {
     FORGETFUL: "gradient_weighted's",
     ADAMW: "AdamW's",
     RLOO: "RLOO's",
+    RLOO_NOISE: "RLOO's under noise_linear",
 }
 #: Clipping at the norm of the start, under the default's decay.
 CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
+#: Other baselines under the default's schedule.
+RLOO_NOISE = row("rloo", "noise_linear", rate=0.03)
+PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
+PRIORS = (RLOO_NOISE, row("none", "noise_linear", rate=0.03), PRIOR)
 #: Asked on sums alone: the other baseline, and the SNR schedule.
-OTHERS = (RLOO, row("rloo", "noise_linear", rate=0.03), SNR)
+OTHERS = (RLOO, RLOO_NOISE, SNR)
 #: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
 #: many steps of a quarter.
 SCHEDULES = (
@@ -180,6 +185,7 @@ PARTS = (
         SUMS,
         (RIVAL, DEFAULT, RLOO),
     ),
+    Part("prior", PRIORS, 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
