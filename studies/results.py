@@ -87,7 +87,7 @@ ADAMS = (
     row(OURS, "cosine", "optimizer=adamw", rate=2.5e-4),
     row(OURS, "noise_linear", "optimizer=adamw", rate=2.5e-4),
 )
-RLOO = row("rloo", "constant")
+RLOO, RLOO_NOISE = row("rloo", "constant"), row("rloo", "noise_linear", rate=0.03)
 #: The paper's rate from averaged moments; the paper's own takes those of the current batch, ``plug_in``.
 SMOOTHED = "schedule.estimator=ema"
 SNR = row(OURS, "snr", SMOOTHED, rate=0.03)
@@ -104,7 +104,6 @@ RIVALS = {
 #: Clipping at the norm of the start, under the default's decay.
 CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
 #: Other baselines under the default's schedule.
-RLOO_NOISE = row("rloo", "noise_linear", rate=0.03)
 PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
 PRIORS = (RLOO_NOISE, row("none", "noise_linear", rate=0.03), PRIOR)
 #: Asked on sums alone: the other baseline, and the SNR schedule.
