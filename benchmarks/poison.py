@@ -2,7 +2,7 @@
 
     python benchmarks/poison.py [--quick]
 
-A Qwen3 of random weights takes real steps (exact norms, the adaptive baseline, the SNR schedule, AdamW) on batches of
+A Qwen3 of random weights takes real steps (exact norms, a baseline with a prior, the SNR schedule, AdamW) on batches of
 random rollouts whose behaviour policy is itself. Which steps are poisoned, how (``tests/poisons.py``: rewards, an
 engine's log-probabilities, and ratios up to e^400) and in which response is drawn at random; at most nine in a row, as
 ten end a run. The same is done again without the poisoned steps. Both must end with the same bits: parameters,
@@ -28,7 +28,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from callbacks.observer import Observer
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
-from oblr.baselines.adaptive import AdaptiveBaseline
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.gradnorm.measure import GradNorms
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.packing import pack
@@ -103,7 +103,7 @@ def run(folder: str, drawn: Sequence[tuple[int, str | None, int]]) -> tuple[dict
         path=folder,
         dtype="float32",
         gradnorm=GradNorms("exact"),
-        baseline=AdaptiveBaseline(),
+        baseline=GradientWeightedBaseline(prior="past"),
         loss=PolicyGradientLoss(),
         schedule=SNRSchedule(1e-4),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.0),
@@ -112,7 +112,7 @@ def run(folder: str, drawn: Sequence[tuple[int, str | None, int]]) -> tuple[dict
         logprob_gap_mean=1e3,
         logprob_gap_p99=1e3,
     )
-    averages = SNRMonitor(), SecondMoments({"adaptive": AdaptiveBaseline()})
+    averages = SNRMonitor(), SecondMoments({"past": GradientWeightedBaseline(prior="past")})
     watch, batches = Watch(), Batches(drawn)
     batches.policy = policy  # type: ignore[assignment]
     trainer = L.Trainer(

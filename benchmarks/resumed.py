@@ -2,8 +2,8 @@
 
     python benchmarks/resumed.py [--quick]
 
-Two runs of three steps are taken back to their second checkpoint: one whose parts all remember something (``history``,
-``noise_linear``, AdamW, a KL penalty), one whose parts remember nothing but the weights. Then each goes on to its end,
+Two runs of three steps are taken back to their second checkpoint: one whose parts all remember something
+(``prior=history``, ``noise_linear``, AdamW, a KL penalty), one whose parts remember nothing but the weights. Then each goes on to its end,
 by ``ckpt_path=last`` and one change more, typed as a user would. A change has to be followed, with status 0 and a line
 that names it, or refused, with status 2, one line, and the run folder as it was. With nothing typed the run has to end
 with the parameters of the one that was never interrupted, bit for bit.
@@ -31,7 +31,7 @@ SMALL = (
     *("callbacks.checkpoints.keep=3", "~callbacks.summary", "~callbacks.evaluation"),
 )
 RUNS = {
-    "remembers": ("baseline=history", "optimizer=adamw", "eta0=1e-3", "kl=k1"),
+    "remembers": ("baseline.prior=history", "optimizer=adamw", "eta0=1e-3", "kl=k1"),
     "forgets": ("baseline=rloo", "schedule=constant", "optimizer=sgd", "eta0=1e-2"),
 }
 #: Run → what is typed besides ``ckpt_path=last``. {models}: the repository's, {copy}: the policy in another folder,
@@ -47,7 +47,7 @@ CHANGES = {
         "policy.adapter=lora",
         "eta0=1e-2 seed=2",
         "schedule=constant",
-        "baseline=adaptive",
+        "baseline.prior=past",
         "baseline.discount=0.5",
         "baseline.weighted=false",
         "schedule=snr_linear",
@@ -79,7 +79,7 @@ CHANGES = {
         "rollout.temperature=0.9",
         "rollout.max_new_tokens=24",
         "callbacks=benchmarks benchmarks=[chain_sum] callbacks.benchmarks.limit=2",
-        "callbacks.second_moments.baselines.adaptive.pseudo_counts=[0.0,1.0]",
+        "callbacks.second_moments.baselines.prior_past.pseudo_counts=[1.0,2.0]",
         "callbacks.monitors.entropy.bound=0.2",
         "~callbacks.monitors ~callbacks.samples",
         "logger=csv",
@@ -90,7 +90,7 @@ CHANGES = {
     "forgets": (
         "",
         "baseline=gradient_weighted",
-        "baseline=history",
+        "baseline.prior=history",
         "baseline=rloo",
         "schedule=linear",
         "schedule=snr",

@@ -190,6 +190,7 @@ def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
     Args:
         group: a single one, with rewards in float64; it is row ``q`` of ``step_rewards`` and ``step_weights``.
     """
+    assert group.step_weights is not None
     before, changes = group.rewards - baseline(group), []
     for i, own in enumerate(torch.eye(group.rewards.shape[1], dtype=torch.int64)):
         rewards, weights = group.step_rewards.clone(), group.step_weights.clone()

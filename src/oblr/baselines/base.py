@@ -61,7 +61,8 @@ class Baseline(ABC):
 
     Attributes:
         needs_norms: whether ``weights`` matter; where they do not, the step saves the norm pass.
-        needs_step_weights: whether those of the whole step are to be known before any advantage, which takes two passes.
+        needs_step_weights: whether those of the whole step are to be known before any advantage, in a pass of
+            its own.
         needs_greedy: whether a greedy response to every prompt is to be sampled as well.
         leave_one_out: whether it needs at least two responses per prompt.
         per_token: whether advantages differ between the tokens of a response.

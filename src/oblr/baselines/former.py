@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from oblr.baselines.base import Baseline
-from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.gradient_weighted import PSEUDO_COUNTS, GradientWeightedBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
 from oblr.kinds import Decay, NonNegative, Share
 
@@ -15,9 +15,8 @@ def adaptive(pseudo_counts: Sequence[NonNegative] = (0.0,), decay: Decay = 0.9) 
         pseudo_counts: values of ``K`` to choose from, less 0; without another, those of ``gradient_weighted``.
         decay: what the prior keeps of an earlier step.
     """
-    positive = [count for count in pseudo_counts if count]
-    chosen = {"pseudo_counts": positive} if positive else {}
-    new = GradientWeightedBaseline(prior="past", decay=decay, **chosen)
+    positive = [count for count in pseudo_counts if count] or PSEUDO_COUNTS
+    new = GradientWeightedBaseline(prior="past", pseudo_counts=positive, decay=decay)
     return _renamed(new, "baseline=adaptive", "baseline.prior=past")
 
 

@@ -19,6 +19,7 @@ OF: dict[Form, str] = {
     "cross_fitted": "the half of the group that it is not in",
     "pooled": "the whole group, its own included",
 }
+PSEUDO_COUNTS = (1.0, 4.0, 16.0, 64.0)
 Source = Literal["none", "step", "past", "history"]
 PRIORS: dict[Source, type[Prior]] = {"step": OtherGroups, "past": EarlierSteps, "history": EarlierVisits}
 #: Where each comes from, in words.
@@ -67,7 +68,7 @@ class GradientWeightedBaseline(Baseline):
         self,
         form: Form = "leave_one_out",
         prior: Source = "none",
-        pseudo_counts: Annotated[Sequence[Positive], MinLen(1)] = (1.0, 4.0, 16.0, 64.0),
+        pseudo_counts: Annotated[Sequence[Positive], MinLen(1)] = PSEUDO_COUNTS,
         decay: Share = 0.9,
     ):
         means = {"leave_one_out": leave_one_out_means, "cross_fitted": cross_fitted_means, "pooled": pooled_means}
