@@ -14,6 +14,7 @@ from oblr.baselines.base import Baseline, Groups, all_groups
 from oblr.kinds import Count, Decay, Positive
 from oblr.policy.step import PolicyModule
 from oblr.schedules.annealed import AnnealedSchedule
+from oblr.schedules.clipped import ClippedSchedule
 from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
 from oblr.types import StepReport
@@ -104,9 +105,10 @@ class LearningRateCollapse(Monitor):
 
     def read(self, policy: PolicyModule, report: StepReport, step: int) -> Reading | None:
         schedule, share, place = policy.schedule, 1.0, "schedule"
-        if isinstance(schedule, AnnealedSchedule):
-            share = schedule.share(report.moments, step)
-            schedule, place = schedule.schedule, "schedule.schedule"
+        while isinstance(schedule, AnnealedSchedule | ClippedSchedule):
+            if isinstance(schedule, AnnealedSchedule):
+                share *= schedule.share(report.moments, step)
+            schedule, place = schedule.schedule, f"{place}.schedule"
         if not isinstance(schedule, SNRSchedule | NoiseSchedule):
             return None
         if schedule.eta0 == 0 or share == 0 or report.moments.square_mean == 0:
