@@ -3,11 +3,10 @@
     python benchmarks/resumed.py [--quick]
 
 Two runs of three steps are taken back to their second checkpoint: one whose parts all remember something
-(``prior=history``, ``noise_linear``, AdamW, a KL penalty), one whose parts remember nothing but the weights. Then each goes on to its end,
-by ``ckpt_path=last`` and one change more, typed as a user would. A change has to be followed, with status 0 and a line
-that names it, or refused, with status 2, one line, and the run folder as it was. With nothing typed the run has to end
-with the parameters of the one that was never interrupted, bit for bit.
-"""
+(``prior=history``, ``noise_linear``, AdamW, a KL penalty), one whose parts remember nothing but the weights. Then each
+goes on to its end, by ``ckpt_path=last`` and one change more, typed as a user would. A change has to be followed, with
+status 0 and a line that names it, or refused, with status 2, one line, and the run folder as it was. With nothing typed
+the run has to end with the parameters of the one that was never interrupted, bit for bit."""
 
 import argparse
 import os
