@@ -14,7 +14,7 @@ class ClippedSchedule(Schedule):
     """``η_t = η'_t · min(1, c_t/‖ĝ_t‖)``, where ``η'_t`` is another schedule's.
 
     ``c_t`` is a quantile of ``‖ĝ‖`` over all steps so far, this one included, so that no first steps have to say what
-    is usual. Under SGD this is clipping of the gradient; under other optimizers it shortens the step that they make of it.
+    is usual. Under SGD this is clipping of the gradient; under others it shortens the step that they make of it.
 
     Degenerate cases: a first step is never shortened. Steps whose gradient is zero are not counted.
 
