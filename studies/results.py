@@ -105,6 +105,8 @@ RIVALS = {
 CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
 #: Other baselines under the default's schedule.
 PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
+#: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
+PENALTY = "pocket_penalty"
 PRIORS = (RLOO_NOISE, row("none", "noise_linear", rate=0.03), PRIOR)
 #: Asked on sums alone: the other baseline, and the SNR schedule.
 OTHERS = (RLOO, RLOO_NOISE, SNR)
@@ -185,6 +187,7 @@ PARTS = (
         (RIVAL, DEFAULT, RLOO),
     ),
     Part("prior", PRIORS, 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
+    Part("penalty", PRIORS[1:], 100, FIVE, (PENALTY,), (DEFAULT,)),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
