@@ -15,6 +15,7 @@ from oblr.batch.types import StepStatistics
 from oblr.kinds import Count, Decay, Positive
 from oblr.policy.step import PolicyModule
 from oblr.schedules.annealed import AnnealedSchedule
+from oblr.schedules.clipped import ClippedSchedule
 from oblr.schedules.noise import NoiseSchedule
 from oblr.schedules.snr import SNRSchedule
 
@@ -104,9 +105,10 @@ class LearningRateCollapse(Monitor):
 
     def read(self, policy: PolicyModule, stats: StepStatistics, step: int) -> Reading | None:
         schedule, share, place = policy.schedule, 1.0, "schedule"
-        if isinstance(schedule, AnnealedSchedule):
-            share = schedule.share(stats.moments, step)
-            schedule, place = schedule.schedule, "schedule.schedule"
+        while isinstance(schedule, AnnealedSchedule | ClippedSchedule):
+            if isinstance(schedule, AnnealedSchedule):
+                share *= schedule.share(stats.moments, step)
+            schedule, place = schedule.schedule, f"{place}.schedule"
         if not isinstance(schedule, SNRSchedule | NoiseSchedule):
             return None
         if schedule.eta0 == 0 or share == 0 or stats.moments.square_mean == 0:
@@ -145,7 +147,7 @@ class BaselineBlowUp(Monitor):
         mean, median, worst = (value.item() for value in (ess.mean(), ess.quantile(0.5), ess.min()))
         failure = (
             f"one response has nearly all the weight of its group (effective sample size {median:.2f} of {size}); "
-            "set baseline=adaptive, baseline=rloo or gradnorm=logit, or raise rollout.group_size"
+            "set baseline.prior=past, baseline=rloo or gradnorm=logit, or raise rollout.group_size"
         )
         name = "effective_sample_size"
         metrics = {name: mean / size, f"{name}_median": median / size, f"{name}_worst": worst / size}
@@ -188,18 +190,21 @@ def own_sample_dependence(baseline: Baseline, group: Groups, q: int) -> float:
     The mean of a group has 1/G, leave-one-out forms have 0.
 
     Args:
-        group: a single one, with rewards in float64; its rewards are row ``q`` of ``step_rewards``.
+        group: a single one, with rewards in float64; it is row ``q`` of ``step_rewards`` and ``step_weights``.
     """
+    assert group.step_weights is not None
     before, changes = group.rewards - baseline(group), []
     for i, own in enumerate(torch.eye(group.rewards.shape[1], dtype=torch.int64)):
-        step = group.step_rewards.clone()
-        step[q] += own
+        rewards, weights = group.step_rewards.clone(), group.step_weights.clone()
+        rewards[q] += own
+        weights[q] *= 1 + own
         moved = replace(
             group,
             rewards=group.rewards + own,
             reward_weights=group.reward_weights * (1 + own),
             lengths=group.lengths * (1 + own),
-            step_rewards=step,
+            step_rewards=rewards,
+            step_weights=weights,
         )
         changes.append((moved.rewards - baseline(moved) - before)[0, i].abs().item())
     return max(changes)

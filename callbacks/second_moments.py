@@ -14,9 +14,10 @@ from oblr.policy.step import PolicyModule
 class SecondMoments(Observer):
     """Logs ``baseline/<name>``: the mean of ``(R_i − b_i)² ρ_i² n_i`` that a baseline would have had, over the first's.
 
-    It is measured on the groups that took part in the step. For unbiased baselines the mean gradients agree, so a
-    smaller second moment is a smaller variance; a baseline that contains its own sample shrinks the advantages and
-    does not belong here. Steps without norms are left out, see ``GradStats``, which comes before this callback.
+    It is a mean over all groups of the step. A baseline that gives groups of equal rewards an advantage has one where
+    their norms are known: at steps where the run's own baseline, or ``GradStats``, which comes before this callback,
+    has measured them. For unbiased baselines the mean gradients agree, so a smaller second moment is a smaller
+    variance; a baseline that contains its own sample shrinks the advantages and does not belong here.
 
     Args:
         baselines: by name; the first is what the others are compared with, and not logged itself.
@@ -28,16 +29,17 @@ class SecondMoments(Observer):
     def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         weights = stats.square_norms * stats.ratios.square()
         known = weights.isfinite().all(1)
+        step = replace(all_groups(stats), reward_weights=weights, step_weights=weights)
         if not known.any():
             return
-        groups = replace(all_groups(stats), reward_weights=weights).of(known)
-        moments = {}
+        groups, moments = step.of(known), {}
         for name, baseline in self.baselines.items():
-            moments[name] = (baseline(groups).double().square() * groups.reward_weights).mean()
-            baseline.learn(groups)
-        first, *_ = moments.values()
-        if first > 0:
-            policy.log_dict({f"baseline/{name}": moment / first for name, moment in [*moments.items()][1:]})
+            if known[baseline.live(step)].all():  # the advantages of all others are 0
+                moments[name] = (baseline(groups).double().square() * groups.reward_weights).sum() / weights.numel()
+                baseline.learn(groups)
+        first, *names = self.baselines
+        if moments.get(first, 0) > 0:
+            policy.log_dict({f"baseline/{name}": moments[name] / moments[first] for name in names if name in moments})
 
     def state_dict(self) -> dict[str, Any]:
         return {name: baseline.state_dict() for name, baseline in self.baselines.items()}

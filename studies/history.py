@@ -6,7 +6,7 @@ A policy is trained at the constant rate that the contest has tuned, under the g
 G = 8, so that each problem is visited every fourth step. Every response's reward and exact ``n_i`` are kept, and then
 asked what second moment ``(R_i − b_i)² n_i`` other baselines would have had on these responses:
 
-- history: :class:`oblr.baselines.history.HistoryBaseline`, by its discount ``γ``;
+- history: the gradient-weighted baseline with ``prior=history`` and ``K = 1``, by its decay ``γ``;
 - history alone: the mean of the earlier visits, without the group's.
 
 Nothing in them depends on ``o_i``, so that they are unbiased. Weights are ``n_j``, or all 1, as rivals have them (arXiv
@@ -17,6 +17,7 @@ from resampled steps. ``--quick``: eight steps of one task.
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import neighbours  # noqa: F401
 import torch
@@ -32,7 +33,7 @@ from training import composed, observed
 
 from callbacks.observer import Observer
 from oblr.baselines.base import Groups
-from oblr.baselines.history import HistoryBaseline
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.batch.types import RolloutBatch
 from oblr.policy.loading import load_model
 from oblr.policy.model import PolicyModel
@@ -56,27 +57,31 @@ class Steps(Observer):
         self.seen.append(Groups(rewards, norms, batch.lengths, rewards, problems=batch.problems))
 
 
-def second_moments(steps: Sequence[Groups], baseline: HistoryBaseline, alone: bool = False) -> Tensor:
+def second_moments(steps: Sequence[Groups], discount: float, weighted: bool = True, alone: bool = False) -> Tensor:
     """Mean of ``(R_i − b_i)² n_i`` of every step, [T].
 
     Args:
+        weighted: whether the baseline knows ``n_i``; else its weights are all alike.
         alone: whether the history is all that the baseline is made of, where there is one.
     """
-    moments = []
+    baseline, moments = GradientWeightedBaseline(prior="history", pseudo_counts=[1.0], decay=discount), []
+    assert baseline.prior is not None
     for step in steps:
-        advantages = baseline(step)
+        known = step if weighted else replace(step, reward_weights=torch.ones_like(step.reward_weights))
+        advantages = baseline(known)
         if alone:
-            mean, weight = baseline.earlier(step)
-            advantages = torch.where(weight > 0, step.rewards - mean, advantages)
+            sums, weight = baseline.prior(known)[..., None]
+            advantages = torch.where(weight > 0, step.rewards - sums / weight, advantages)
         moments.append((advantages.square() * step.reward_weights).mean())
-        baseline.learn(step)
+        baseline.learn(known)
     return torch.stack(moments)
 
 
 def figures_of(task: str, runs: Sequence[Sequence[Groups]], phases: dict[str, tuple[int, int]]) -> Iterator[Figure]:
     asked = {
         f"{'weighted' if weighted else 'uniform'}, γ = {discount:g}{', history alone' * alone}": (
-            (discount, weighted),
+            discount,
+            weighted,
             alone,
         )
         for weighted in (True, False)
@@ -84,10 +89,7 @@ def figures_of(task: str, runs: Sequence[Sequence[Groups]], phases: dict[str, tu
         for discount in DISCOUNTS
         if discount or not alone
     }
-    found = {
-        name: [second_moments(run, HistoryBaseline(*settings), alone) for run in runs]
-        for name, (settings, alone) in asked.items()
-    }
+    found = {name: [second_moments(run, *settings) for run in runs] for name, settings in asked.items()}
     for phase, (first, last) in phases.items():
         of_phase = {name: torch.cat([moments[first:last] for moments in of_runs]) for name, of_runs in found.items()}
         plain = of_phase["weighted, γ = 0"]

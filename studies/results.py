@@ -87,7 +87,7 @@ ADAMS = (
     row(OURS, "cosine", "optimizer=adamw", rate=2.5e-4),
     row(OURS, "noise_linear", "optimizer=adamw", rate=2.5e-4),
 )
-RLOO = row("rloo", "constant")
+RLOO, RLOO_NOISE = row("rloo", "constant"), row("rloo", "noise_linear", rate=0.03)
 #: The paper's rate from averaged moments; the paper's own takes those of the current batch, ``plug_in``.
 SMOOTHED = "schedule.estimator=ema"
 SNR = row(OURS, "snr", SMOOTHED, rate=0.03)
@@ -99,11 +99,17 @@ RIVALS = {
     FORGETFUL: "gradient_weighted's",
     ADAMW: "AdamW's",
     RLOO: "RLOO's",
+    RLOO_NOISE: "RLOO's under noise_linear",
 }
 #: Clipping at the norm of the start, under the default's decay.
 CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
+#: Other baselines under the default's schedule.
+PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
+#: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
+PENALTY = "pocket_penalty"
+PRIORS = (RLOO_NOISE, row("none", "noise_linear", rate=0.03), PRIOR)
 #: Asked on sums alone: the other baseline, and the SNR schedule.
-OTHERS = (RLOO, row("rloo", "noise_linear", rate=0.03), SNR)
+OTHERS = (RLOO, RLOO_NOISE, SNR)
 #: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
 #: many steps of a quarter.
 SCHEDULES = (
@@ -180,6 +186,8 @@ PARTS = (
         SUMS,
         (RIVAL, DEFAULT, RLOO),
     ),
+    Part("prior", PRIORS, 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
+    Part("penalty", PRIORS[1:], 100, FIVE, (PENALTY,), (DEFAULT,)),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.

@@ -7,7 +7,6 @@ from measured import results
 from pages import page
 
 from oblr.baselines.base import Groups
-from oblr.baselines.history import HistoryBaseline
 
 
 def step(rewards: list[float], norms: list[float]) -> Groups:
@@ -22,13 +21,13 @@ def step(rewards: list[float], norms: list[float]) -> Groups:
 )
 def test_second_moments_of_two_visits(discount, alone, baselines):
     """Four is the weight of the first visit, one and two are those of the second's responses."""
-    moments = second_moments([step([1, 1], [3, 1]), step([1, 0], [1, 2])], HistoryBaseline(discount), alone)
+    moments = second_moments([step([1, 1], [3, 1]), step([1, 0], [1, 2])], discount, alone=alone)
     expected = ((1 - baselines[0]) ** 2 * 1 + (0 - baselines[1]) ** 2 * 2) / 2
     assert moments.tolist() == pytest.approx([0, expected])
 
 
 def test_a_history_alone_begins_with_the_group():
-    first, _ = second_moments([step([1, 0], [1, 1])] * 2, HistoryBaseline(1.0), alone=True)
+    first, _ = second_moments([step([1, 0], [1, 1])] * 2, 1.0, alone=True)
     assert first.item() == 1
 
 

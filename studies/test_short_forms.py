@@ -6,7 +6,7 @@ import pytest
 from short_forms import check
 
 NAMES = ["bounds", "estimators", "history", "horizon", "lost", "overshoot", "ratios", "results"]
-NAMES += ["second_update", "tasks", "tiers"]
+NAMES += ["prior", "second_update", "tasks", "tiers"]
 
 
 @pytest.mark.parametrize("name", NAMES)

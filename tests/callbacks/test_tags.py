@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import make_rollouts
 from rich.console import Console
 from step_statistics import LENGTHS, NAN, Policy, Watch, make_statistics
 
 from callbacks import throughput
 from callbacks.evaluation import HeldOutEvaluation
-from callbacks.grad_stats import GradStats
+from callbacks.grad_stats import GradStats, unmeasured
 from callbacks.monitors import (
     BaselineBlowUp,
     EntropyCollapse,
@@ -28,12 +29,12 @@ from callbacks.second_moments import SecondMoments
 from callbacks.snr import LARGE, SNRMonitor
 from callbacks.summary import summary_table
 from callbacks.throughput import Throughput
-from oblr.baselines.adaptive import AdaptiveBaseline
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean import GroupMeanBaseline
-from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.rloo import RLOOBaseline
-from oblr.batch.types import Moments
+from oblr.batch.types import Moments, RolloutBatch
+from oblr.gradnorm.measure import GradNorms
 from oblr.metrics.accuracy import wilson
 from oblr.metrics.aggregate import Interval
 from oblr.policy.statistics import tags
@@ -84,19 +85,33 @@ def test_gradient_norms():
 
 
 def test_norms_that_the_step_does_not_need(monkeypatch):
-    """They are measured before it, and are there for the callbacks that follow."""
-    found = make_statistics().square_norms
+    """They are measured before it, and are there for the callbacks that follow; what the step finds stands."""
+    found = torch.stack([measured().square_norms, torch.zeros(3, 2)], -1)
     trainer = SimpleNamespace(current_epoch=10, loggers=[], is_global_zero=True)
-    monkeypatch.setattr("callbacks.grad_stats.live_square_norms", lambda policy, batch: found)
+    monkeypatch.setattr("callbacks.grad_stats.measure", lambda policy, batch, wanted: found)
     policy = Watch(baseline=RLOOBaseline(), clock=Stopwatch())
     callback, stats = GradStats(every=5), make_statistics(square_norms=torch.full((3, 2), NAN))
     callback.on_rollouts(trainer, policy, stats.batch)
     callback.on_step(trainer, policy, stats)
-    assert stats.square_norms is found
-    assert policy.logged["gradnorm/mean"] == pytest.approx(2.5)
+    assert torch.equal(stats.square_norms, found[..., 0])
+    assert stats.ratios.tolist() == [[1, 2], [1, 1], [1, 1]]
+    assert policy.logged["gradnorm/mean"] == pytest.approx(2.5)  # of the groups that took part
     trainer.current_epoch = 11
     callback.on_rollouts(trainer, policy, stats.batch)
     assert callback.measured is None
+
+
+def test_what_the_step_will_not_measure():
+    """All without norms in the baseline; with them, groups that cannot have an advantage."""
+    batch = RolloutBatch(make_rollouts(LENGTHS, [1, 0, 0, 1, 1, 1]), 2, 1)
+    weighted, prior = GradientWeightedBaseline(), GradientWeightedBaseline(prior="past")
+
+    def of(baseline, tier):
+        return unmeasured(SimpleNamespace(baseline=baseline, gradnorm=GradNorms(tier)), batch).tolist()
+
+    assert of(RLOOBaseline(), "exact") == of(weighted, "logit") == [True] * 3
+    assert of(weighted, "exact") == [False, False, True]
+    assert of(prior, "exact") == [False] * 3
 
 
 def test_signal_to_noise():
@@ -130,21 +145,40 @@ def test_signal_to_noise():
     assert silent["snr/factor_debiased"] == 0
 
 
+#: Statistics of a step whose last group was measured beside it: weights ρ² n = 4, 64, 9, 1, 2, 3.
+def measured(**changes):
+    stats = make_statistics(**changes)
+    stats.square_norms[2], stats.log_ratios[2] = torch.tensor([2.0, 3.0]), 0.0
+    return stats
+
+
 def test_second_moments_of_other_baselines():
-    """Advantages ±1 of RLOO, and the rewards themselves, with weights ρ² n = 4, 64, 9, 1."""
-    found = logged(SecondMoments({"rloo": RLOOBaseline(), "none": NoBaseline()}), make_statistics())
-    assert found == pytest.approx({"baseline/none": 5 / 78})
-    assert logged(SecondMoments({"rloo": RLOOBaseline()}), make_statistics(square_norms=torch.full((3, 2), NAN))) == {}
+    """Advantages ±1 of RLOO, and the rewards themselves, over all groups; without norms of the last for RLOO alone."""
+    compared = {"rloo": RLOOBaseline(), "gradient_weighted": GradientWeightedBaseline(), "none": NoBaseline()}
+    expected = {"baseline/gradient_weighted": 1.0, "baseline/none": (4 + 1 + 5) / 78}
+    assert logged(SecondMoments(compared), measured()) == pytest.approx(expected)
+    assert logged(SecondMoments(compared), make_statistics()) == pytest.approx({"baseline/gradient_weighted": 1.0})
+    assert logged(SecondMoments(compared), make_statistics(square_norms=torch.full((3, 2), NAN))) == {}
 
 
 def test_baselines_that_learn_are_compared_as_they_were_after_a_resume():
-    watched = SecondMoments({"adaptive": AdaptiveBaseline()})
-    resumed = SecondMoments({"history": HistoryBaseline(), "adaptive": AdaptiveBaseline()})
-    logged(watched, make_statistics())
+    def prior(source):
+        return GradientWeightedBaseline(prior=source)
+
+    watched = SecondMoments({"past": prior("past")})
+    resumed = SecondMoments({"history": prior("history"), "past": prior("past")})
+    logged(watched, measured())
     resumed.load_state_dict(watched.state_dict())
-    assert resumed.baselines["history"].sums == {}
-    assert watched.baselines["adaptive"].fit.any()
-    assert torch.equal(resumed.baselines["adaptive"].fit, watched.baselines["adaptive"].fit)
+    assert resumed.baselines["history"].prior.sums == {}
+    assert watched.baselines["past"].prior.sums.all()
+    assert torch.equal(resumed.baselines["past"].prior.sums, watched.baselines["past"].prior.sums)
+
+
+def test_a_baseline_learns_of_whole_steps_alone():
+    """Of a step whose easy prompts are not known it would learn that gradients are long."""
+    watched = SecondMoments({"past": GradientWeightedBaseline(prior="past")})
+    logged(watched, make_statistics())
+    assert not watched.baselines["past"].prior.sums.any()
 
 
 class Late(NoBaseline):
@@ -161,7 +195,7 @@ class Late(NoBaseline):
 
 def test_a_baseline_is_judged_before_it_learns():
     callback = SecondMoments({"none": NoBaseline(), "late": Late()})
-    assert [logged(callback, make_statistics())["baseline/late"] for _ in range(3)] == pytest.approx([1, 4, 16])
+    assert [logged(callback, measured())["baseline/late"] for _ in range(3)] == pytest.approx([1, 4, 16])
 
 
 def test_failures_of_scoring():

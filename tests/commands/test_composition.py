@@ -53,7 +53,7 @@ def rows():
 
 ROWS = list(rows())
 MORE = [row for place, row in enumerate(ROWS) if place % 4]
-WEIGHTED = ["baseline=shrinkage", "baseline.weighted=true", "loss=ppo_clip", "kl=k3"]
+WEIGHTED = ["baseline.prior=step", "loss=ppo_clip", "kl=k3"]
 
 
 @pytest.mark.parametrize("overrides", [*ROWS[::4], WEIGHTED, *wide(*MORE)], ids=" ".join)

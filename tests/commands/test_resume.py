@@ -22,7 +22,14 @@ from oblr.policy.model import PolicyModel
 from oblr.run.checkpoint import meta, save
 from oblr.run.resumed import completed, unlike, with_changes
 
-OWN = ("experiment=pocket", "rollout.engine=hf", "baseline=history", "optimizer=adamw", "loss.ratio=token", "eta0=0.01")
+OWN = (
+    "experiment=pocket",
+    "rollout.engine=hf",
+    "baseline.prior=history",
+    "optimizer=adamw",
+    "loss.ratio=token",
+    "eta0=0.01",
+)
 LIGHT = ("experiment=pocket", "baseline=rloo", "schedule=constant", "eta0=0.02", "~callbacks.summary")
 
 
@@ -110,8 +117,8 @@ def test_what_is_typed_is_followed_and_said(begun, hydra, own, typed, expected):
 @pytest.mark.parametrize(
     ("own", "typed", "named"),
     [
-        (OWN, ["baseline=rloo"], "baseline=HistoryBaseline, not RLOOBaseline"),
-        (OWN, ["baseline.weighted=false"], "baseline.weighted=True, not False"),
+        (OWN, ["baseline=rloo"], "baseline=GradientWeightedBaseline, not RLOOBaseline"),
+        (OWN, ["baseline.prior=past"], "baseline.prior=history, not past"),
         (OWN, ["optimizer=sgd"], "optimizer=AdamW, not SGD"),
         (OWN, ["+optimizer.amsgrad=true"], "optimizer.amsgrad=absent, not True"),
         (OWN, ["data=gsm8k"], "data.train="),
@@ -119,8 +126,8 @@ def test_what_is_typed_is_followed_and_said(begun, hydra, own, typed, expected):
         (OWN, ["policy.adapter=lora"], "policy.adapter=none, not lora"),
         (
             OWN,
-            ["+callbacks.second_moments.baselines.history.weighted=false"],
-            "baselines.history.weighted=absent",
+            ["+callbacks.second_moments.baselines.prior_past.decay=0.5"],
+            "baselines.prior_past.decay=absent",
         ),
         (LIGHT, ["schedule=snr"], "schedule=ConstantSchedule, not SNRSchedule"),
     ],
@@ -211,11 +218,11 @@ def test_where_hydra_is_asked_for_more_it_has_the_whole_command_line():
 
 def test_a_command_line_is_refused_in_one_line(begun, tmp_path, refused):
     shutil.copytree(begun[LIGHT], tmp_path / "run")
-    result = refused("ckpt_path=last", "schedule=constant", "schedule.lr=0.1", "baseline=history")
+    result = refused("ckpt_path=last", "schedule=constant", "schedule.lr=0.1", "baseline=gradient_weighted")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ckpt_path: ")
-    assert "baseline=RLOOBaseline, not HistoryBaseline" in line
+    assert "baseline=RLOOBaseline, not GradientWeightedBaseline" in line
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_demo_shows_what_it_does(demo):
     assert "warning" not in result.stdout
     every_step = """train/reward train/lr train/entropy train/live_groups rollout/logprob_gap_max rollout/length
         gradnorm/mean gradnorm/cv_within_group gradnorm/correlation_with_length
-        baseline/gradient_weighted baseline/opo baseline/shrinkage baseline/adaptive baseline/history baseline/none
+        baseline/gradient_weighted baseline/opo baseline/cross_fitted
         snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema
         monitor/lr_factor monitor/effective_sample_size monitor/entropy_share reward/timeouts reward/errors
         reward/unpaid
@@ -69,6 +69,10 @@ def test_the_demo_shows_what_it_does(demo):
     curves = read_curves(folder)
     for tag in every_step.split():
         assert curves[tag][0] == list(range(1, DEMO_STEPS + 1)), tag
+    whole = curves["baseline/none"][0]  # where also groups of equal rewards are measured, or there are none
+    assert set(range(1, DEMO_STEPS + 1, 5)) <= set(whole)
+    for name in ("shrinkage", "batch_mean", "prior_past", "prior_history"):
+        assert curves[f"baseline/{name}"][0] == whole
 
 
 def test_tensorboard_has_every_number_and_what_it_means(demo):

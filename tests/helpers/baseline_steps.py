@@ -33,7 +33,7 @@ def make(rewards, lengths, weights=None, greedy_rewards=None, energy=None, hidde
         hidden=hidden,
     )
     weights = torch.ones(rewards.shape).double() if weights is None else weights
-    return Groups(rewards, weights, lengths, rewards, greedy_rewards, tokens, torch.arange(len(rewards)))
+    return Groups(rewards, weights, lengths, rewards, greedy_rewards, tokens, torch.arange(len(rewards)), weights)
 
 
 def draw(seed=0):

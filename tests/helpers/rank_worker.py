@@ -19,11 +19,9 @@ from callbacks.grad_stats import GradStats
 from callbacks.monitors import BaselineBlowUp, EntropyCollapse, Monitors, OwnSampleDependence
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
-from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Baseline
 from oblr.baselines.batch_mean import BatchMeanBaseline
-from oblr.baselines.gradient_weighted import GradientWeightedBaseline
-from oblr.baselines.history import HistoryBaseline
+from oblr.baselines.gradient_weighted import PRIORS, GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.value import ValueBaseline
 from oblr.batch.types import RolloutBatch, StepStatistics
@@ -48,8 +46,7 @@ REWARDS = {
 WATCHED = {
     "rloo": RLOOBaseline,
     "batch_mean": BatchMeanBaseline,
-    "adaptive": AdaptiveBaseline,
-    "history": HistoryBaseline,
+    **{prior: partial(GradientWeightedBaseline, prior=prior) for prior in PRIORS},
 }
 #: processes, where they are not two
 RANKS = {"single": 1, "four": 4, "hybrid": 4, "hybrid-offloaded": 4}
@@ -76,7 +73,7 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
     ),
     "shaped": (
         lambda: {
-            "baseline": HistoryBaseline(),
+            "baseline": GradientWeightedBaseline(prior="history"),
             "loss": PolicyGradientLoss(),
             "schedule": SNRSchedule(1e-3, "plug_in"),
             "kl": KLPenalty("k1", 0.2),
@@ -84,9 +81,17 @@ SETTINGS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
         },
         1,
     ),
-    "adaptive": (
+    "step": (
         lambda: {
-            "baseline": AdaptiveBaseline(),
+            "baseline": GradientWeightedBaseline(prior="step"),
+            "loss": PolicyGradientLoss(),
+            "schedule": SNRSchedule(1e-3, "plug_in"),
+        },
+        2,
+    ),
+    "past": (
+        lambda: {
+            "baseline": GradientWeightedBaseline(prior="past"),
             "loss": PolicyGradientLoss(),
             "schedule": SNRSchedule(1e-3, "plug_in"),
         },

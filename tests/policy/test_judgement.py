@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from callbacks.second_moments import SecondMoments
 from callbacks.snr import SNRMonitor
-from oblr.baselines.adaptive import AdaptiveBaseline
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.value import ValueBaseline
 from oblr.batch.types import Moments
 from oblr.errors import RefusedError
@@ -50,13 +50,13 @@ def rewards(k):
 
 def trained(folder, batches, baseline=None, **settings):
     """What is left of a run: parameters, and everything that remembers earlier steps."""
-    averages = SNRMonitor(), SecondMoments({"adaptive": AdaptiveBaseline(decay=0.5)})
+    averages = SNRMonitor(), SecondMoments({"past": GradientWeightedBaseline(prior="past", decay=0.5)})
     policy, statistics = take_steps(
         folder,
         Batches(*batches),
         steps=len(batches),
         schedule=SNRSchedule(1e-3, "ema"),
-        baseline=baseline or AdaptiveBaseline(),
+        baseline=baseline or GradientWeightedBaseline(prior="past"),
         bound=1e3,
         observers=averages,
         optimizer=torch.optim.AdamW,

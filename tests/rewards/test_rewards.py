@@ -212,6 +212,7 @@ def test_sums():
     exact = ExactReward(AnswerFormat())
     parts = {"exact": {"weight": 2.0, "reward": exact}, "one": {"weight": -0.5, "reward": lambda *_: 1.0}}
     assert WeightedSum(parts)(PROBLEM, "Answer: 1234", ENDED) == {"exact": 2.0, "one": -0.5}
+    assert score(WeightedSum(parts, offset=-1.0), PROBLEM, "Answer: 1234", ENDED).value == 0.5
     assert score(WeightedSum({"sum": {"weight": 3.0, "reward": WeightedSum(parts)}}), PROBLEM, "7", ENDED) == (
         -1.5,
         {"sum": -1.5},

@@ -119,7 +119,7 @@ def test_unequal_shares_do_not_hang(tmp_path):
     """One rank has no live group. Of the second micro-batch one has 24 targets, the other 20; 22 need no slices."""
     folder = tmp_path / "untied"
     folder.mkdir()
-    runs = "plain:two:60", "plain:one:60", "adaptive:one:20"  # where 20 are too few, groups are cut
+    runs = "plain:two:60", "plain:one:60", "past:one:20"  # where 20 are too few, groups are cut
     run(folder, "fsdp", "first", *runs, logits=22 * VOCAB)
 
 
@@ -129,7 +129,7 @@ def test_a_step_without_any_live_group_leaves_shards(tmp_path):
 
 def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
     """Baselines that learn, with penalties, several updates and groups of equal rewards."""
-    settings = ("tokens", "shaped", "adaptive")
+    settings = ("tokens", "shaped", "past", "step")
     folder = tmp_path / "tied"
     folder.mkdir()
     singles = run(folder, "single", "mixed", *(f"{name}:two:60" for name in settings))

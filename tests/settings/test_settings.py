@@ -248,12 +248,12 @@ def test_a_new_file_is_all_that_a_new_class_of_ours_needs(pocket, tmp_path, monk
     (tmp_path / "mine.py").write_text(
         "import not_there\n"
         "from pathlib import Path\n"
-        "from oblr.baselines.history import HistoryBaseline\n"
+        "from oblr.baselines.value import ValueBaseline\n"
         "from oblr.kinds import Given, Share\n"
-        "class Mine(HistoryBaseline):\n"
+        "class Mine(ValueBaseline):\n"
         "    def __init__(self, mixed: Share | None, file: 'Path', untold, given: Given[not_there.A]):\n"
         "        pass\n"
-        "class Heir(HistoryBaseline): ...\n"
+        "class Heir(ValueBaseline): ...\n"
     )
     monkeypatch.setattr(oblr.baselines, "__path__", [*oblr.baselines.__path__, str(tmp_path)])
     mine = {"_target_": "oblr.baselines.mine.Mine", "mixed": None, "file": "a", "untold": [7]}
@@ -262,12 +262,12 @@ def test_a_new_file_is_all_that_a_new_class_of_ours_needs(pocket, tmp_path, monk
         ("mixed", 7, "less than or equal to 1"),
         ("mixt", 1, "did you mean mixed?"),
         ("given", 1, "there is no such setting"),
-        ("discount", 1, "there is no such setting"),
+        ("decay", 1, "there is no such setting"),
     ):
         with pytest.raises(SettingError, match=rf"^baseline\.{setting}: .*{re.escape(words)}"):
             check_settings(changed(pocket, "baseline", mine | {setting: value}), "train")
-    heir = {"_target_": "oblr.baselines.mine.Heir", "discount": 7}
-    with pytest.raises(SettingError, match=r"^baseline\.discount: 7 cannot work"):
+    heir = {"_target_": "oblr.baselines.mine.Heir", "decay": 7}
+    with pytest.raises(SettingError, match=r"^baseline\.decay: 7 cannot work"):
         check_settings(changed(pocket, "baseline", heir), "train")
 
 

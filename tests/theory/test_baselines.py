@@ -4,13 +4,11 @@ import pytest
 import torch
 from laboratory import Endings, Laboratory
 
-from oblr.baselines.adaptive import AdaptiveBaseline
 from oblr.baselines.base import Groups
 from oblr.baselines.batch_mean import BatchMeanBaseline
-from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.gradient_weighted import PRIORS, GradientWeightedBaseline
 from oblr.baselines.group_mean import GroupMeanBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
-from oblr.baselines.history import HistoryBaseline
 from oblr.baselines.none import NoBaseline
 from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.otb import OTBBaseline
@@ -28,7 +26,7 @@ def with_history(baseline):
         prompts, responses = lab.sample(8, 4, generator)
         at = (prompts[:, None], responses)
         of_responses = (lab.rewards[at], lab.square_norms[at], lab.lengths[at], lab.rewards[at])
-        baseline.learn(Groups(*of_responses, problems=prompts))
+        baseline.learn(Groups(*of_responses, problems=prompts, step_weights=lab.square_norms[at]))
     return baseline
 
 
@@ -40,13 +38,10 @@ UNBIASED = {
     "cross_fitted": GradientWeightedBaseline("cross_fitted"),
     "batch_mean": BatchMeanBaseline(),
     "shrinkage": ShrinkageBaseline(),
-    "shrinkage, weighted": ShrinkageBaseline(weighted=True),
     "remax": ReMaxBaseline(),
-    "adaptive, first step": AdaptiveBaseline(),
-    "adaptive": with_history(AdaptiveBaseline()),
-    "history": with_history(HistoryBaseline()),
-    "history, uniform": with_history(HistoryBaseline(weighted=False)),
-    "adaptive, shrinking": with_history(AdaptiveBaseline((1.0, 3.0))),
+    **{f"prior={name}, first step": GradientWeightedBaseline(prior=name) for name in PRIORS},
+    **{f"prior={name}": with_history(GradientWeightedBaseline(prior=name)) for name in PRIORS},
+    "prior=past, cross_fitted": with_history(GradientWeightedBaseline("cross_fitted", "past", (3.0,))),
 }
 BIASED = {
     "opo, pooled": OPOBaseline(pooled=True),
@@ -61,7 +56,7 @@ def advantages(baseline, lab):
 
     def found(rewards, weights, lengths):
         prompts = lab.prompts_of(rewards)
-        return baseline(Groups(rewards, weights, lengths, rewards, greedy[prompts], problems=prompts))
+        return baseline(Groups(rewards, weights, lengths, rewards, greedy[prompts], None, prompts, weights))
 
     return found
 

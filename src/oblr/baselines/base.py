@@ -28,6 +28,8 @@ class Groups:
         greedy_rewards: of a greedy response to each prompt, float32 [n]; None unless the baseline ``needs_greedy``.
         tokens: of the responses, group by group; None but for baselines that are ``per_token``.
         problems: digests that tell problems apart, int64 [n]; always there in a run.
+        step_weights: ``weights`` of all groups of the step, on all ranks, float64 [N, G]; None unless the baseline
+            ``needs_step_weights``.
     """
 
     rewards: Tensor
@@ -37,6 +39,7 @@ class Groups:
     greedy_rewards: Tensor | None = None
     tokens: ResponseTokens | None = None
     problems: Tensor | None = None
+    step_weights: Tensor | None = None
 
     def of(self, rows: Tensor, tokens: ResponseTokens | None = None) -> "Groups":
         """Some of the groups, by index or mask."""
@@ -44,13 +47,13 @@ class Groups:
             column if column is None else column[rows] for column in (self.greedy_rewards, self.problems)
         )
         of_responses = (self.rewards[rows], self.reward_weights[rows], self.lengths[rows])
-        return Groups(*of_responses, self.step_rewards, greedy, tokens, problems)
+        return Groups(*of_responses, self.step_rewards, greedy, tokens, problems, self.step_weights)
 
 
 def all_groups(stats: StepStatistics) -> Groups:
     """Those of a finished step, of all ranks."""
     of_responses = (stats.rewards, stats.reward_weights, stats.lengths, stats.rewards)
-    return Groups(*of_responses, stats.greedy_rewards, problems=stats.problems)
+    return Groups(*of_responses, stats.greedy_rewards, problems=stats.problems, step_weights=stats.reward_weights)
 
 
 class Baseline(ABC):
@@ -58,15 +61,20 @@ class Baseline(ABC):
 
     Attributes:
         needs_norms: whether ``reward_weights`` matter; where they do not, the step saves the norm pass.
+        needs_step_weights: whether those of the whole step are to be known before any advantage, in a pass of
+            its own.
         needs_greedy: whether a greedy response to every prompt is to be sampled as well.
         leave_one_out: whether it needs at least two responses per prompt.
         per_token: whether advantages differ between the tokens of a response.
+        warning: what whoever starts a run with it is to be told.
     """
 
     needs_norms: bool = False
+    needs_step_weights: bool = False
     needs_greedy: ClassVar[bool] = False
     leave_one_out: ClassVar[bool] = False
     per_token: ClassVar[bool] = False
+    warning: str = ""
 
     @property
     def words(self) -> str:
@@ -151,4 +159,5 @@ def _drawn(prompts: int, size: int, seed: int) -> Groups:
         hidden=torch.ones(count, 1),
     )
     lengths, greedy = torch.ones(prompts, size, dtype=torch.long), torch.zeros(prompts)
-    return Groups(rewards.float(), weights, lengths, rewards.float(), greedy, tokens, torch.arange(prompts))
+    problems = torch.arange(prompts)
+    return Groups(rewards.float(), weights, lengths, rewards.float(), greedy, tokens, problems, weights)

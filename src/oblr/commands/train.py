@@ -63,7 +63,7 @@ from oblr.run.requeue import requeue
 from oblr.run.resumed import shown
 from oblr.run.secrets import masked_overrides
 from oblr.run.stopping import Graceful, at_once, contents, owns, process
-from oblr.run.terminal import busy, quiet_terminal, say
+from oblr.run.terminal import busy, print_warning, quiet_terminal, say
 from oblr.settings.check import leaves
 
 #: Sections and settings in which runs of one sweep may differ.
@@ -134,6 +134,8 @@ def main(cfg: DictConfig) -> None:
     if not joining:  # a run that ends before its first step leaves nothing behind
         owns(folder, before)
     at_once("stopped; the checkpoint is as it was" if checkpoint else "stopped; nothing has been trained")
+    if first and policy.baseline.warning:
+        print_warning(policy.baseline.warning)
     busy("preparing the run")
 
     with held, quiet_terminal(log_file(folder, rank)):

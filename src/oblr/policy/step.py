@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any, Literal, cast
@@ -103,6 +104,8 @@ class PolicyModule(LogsOnce):
         self.path, self.dtype_name = path, dtype
         self.baseline, self.loss, self.schedule, self.make_optimizer = baseline, loss, schedule, optimizer
         self.gradnorm, self.temperature = gradnorm, temperature
+        if baseline.needs_step_weights:
+            gradnorm.passes = "two"  # the weights of all groups come before any gradient
         self.token_budget = cast(int, token_budget)  # once it is settled
         self.attention, self.lora = attention, lora if adapter == "lora" else None
         self.kl, self.updates_per_batch = kl, updates_per_batch
@@ -204,15 +207,18 @@ class PolicyModule(LogsOnce):
         optimizer = cast(LightningOptimizer, self.optimizers())
 
         tier = self.gradnorm if self.baseline.needs_norms else UNIFORM
+        has_norms, weighed = tier.has_norms, self.baseline.needs_step_weights
+        if weighed:
+            self.weigh(batch, live, found)
+            step, tier = replace(step, step_weights=ranks.gather(found["reward_weights"])), UNIFORM
         for groups, parts in self.micro_batches(batch, live):
             with self.measure(tier, parts, group_size) as measured:
                 tokens = measured.tokens
                 found.put(  # a micro-batch's one wait for the device
                     groups,
                     log_ratios=tokens.sequence_logs,
-                    square_norms=measured.square_norms,
-                    reward_weights=self.loss.reward_weights(tokens, measured.square_norms),  # ρ_i² n_i
                     entropies=tokens.sums(measured.entropy),
+                    **({} if weighed else self.weights_of(measured)),
                 )
                 own = step.of(groups, tokens)
                 advantage = kernels.upload(self.baseline(own).flatten(), self.device)  # R_i − b_i
@@ -227,7 +233,7 @@ class PolicyModule(LogsOnce):
         if taken:
             squares, advantages, sizes = map(torch.cat, zip(*later, strict=True))
             found.put(torch.cat(taken), group_squares=squares, advantages=advantages, coefficients=sizes)
-        found["square_norms"][~live if tier.has_norms else ...] = NAN
+        found["square_norms"][~live if has_norms else ...] = NAN
         # A rank may have filled up with dead groups: nobody is to learn it.
         found["reward_weights"][~live] = found["log_ratios"][~live] = NAN
 
@@ -274,6 +280,17 @@ class PolicyModule(LogsOnce):
         """Groups of ``size`` responses, see :meth:`GradNorms.measure`."""
         factors = self.loss.factors if self.loss.per_token else None
         return tier.measure(self.scorer, self.scorer.lm, parts, size, self.current_epoch, factors, self.per_token)
+
+    def weights_of(self, measured: Measured) -> dict[str, Tensor]:
+        """``n_i`` and ``ρ_i² n_i`` as columns of a step's statistics, [S]."""
+        norms = measured.square_norms
+        return {"square_norms": norms, "reward_weights": self.loss.reward_weights(measured.tokens, norms)}
+
+    def weigh(self, batch: RolloutBatch, live: Tensor, found: Found) -> None:
+        """Find the weights of all live groups ahead of any gradient."""
+        for groups, parts in self.micro_batches(batch, live):
+            with self.measure(self.gradnorm, parts, batch.group_size) as measured:
+                found.put(groups, **self.weights_of(measured))
 
     def shaped_rewards(self, batch: RolloutBatch) -> Tensor:
         """``R_i``, or ``R_i − β log μ(o_i|q)/ref(o_i|q)``, float32 [N, G]."""

@@ -22,20 +22,22 @@ class Part(TypedDict):
 
 
 class WeightedSum:
-    """``R = Σ_k w_k R_k`` over named parts, which are kept beside it.
+    """``R = R_0 + Σ_k w_k R_k`` over named parts, which are kept beside it.
 
     Args:
         parts: summands by name.
+        offset: ``R_0``, what every response gets.
     """
 
-    def __init__(self, parts: Mapping[str, Part]):
-        self.parts = parts
+    def __init__(self, parts: Mapping[str, Part], offset: Number = 0.0):
+        self.parts, self.offset = parts, offset
 
     def __call__(self, problem: Problem, text: str, completion: Completion) -> dict[str, float]:
-        return {
+        found = {
             name: part["weight"] * score(part["reward"], problem, text, completion).value
             for name, part in self.parts.items()
         }
+        return found | {"offset": self.offset} if self.offset else found
 
     def evaluates(self, problem: Problem) -> str:
         """What in the first part that runs text does so."""
