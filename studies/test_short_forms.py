@@ -5,8 +5,8 @@ import os
 import pytest
 from short_forms import check
 
-NAMES = ["bounds", "estimators", "history", "horizon", "lag", "lost", "overshoot", "ratios", "results"]
-NAMES += ["second_update", "tasks", "tiers"]
+NAMES = ["along", "bounds", "estimators", "history", "horizon", "lag", "lost", "overshoot", "ratios", "recomputed"]
+NAMES += ["results", "second_update", "tasks", "tiers"]
 
 
 @pytest.mark.parametrize("name", NAMES)
