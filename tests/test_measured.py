@@ -63,6 +63,10 @@ def test_a_page_that_lacks_a_new_result_is_named(tmp_path):
             "It takes 2 [1, 3]<!--time-->, 6 %<!--share--> of 3.",
         ),
         ("It takes (−1e-7<!--time-->) and 1,024<!--share-->.", "It takes (2 [1, 3]<!--time-->) and 6 %<!--share-->."),
+        (
+            "It takes −1.1 to 0.2<!--time-->, from 5 to 6 %<!--share-->.",
+            "It takes 2 [1, 3]<!--time-->, from 6 %<!--share-->.",
+        ),
         ("It takes 1.14<!--time-->.", None),
         ("It takes 1.14<!--time--> and some<!--share-->.", None),
         ("It takes 1.14<!--time-->, 5 %<!--share--> and 3<!--other-->.", None),
