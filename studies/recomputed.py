@@ -43,10 +43,10 @@ RIVALS = {
     "RLOO's": "rloo, constant",
     "RLOO's under noise_linear": "rloo, noise_linear",
 }
-#: What pages say: a row, its rival, the measure, and whether it is ahead ("+"), behind ("-") or tied ("=").
 DEFAULT = "gradient_weighted, noise_linear"
 SHORT = ("pocket", "pocket_graded", "pocket_rare")
 TASKS = (*SHORT, "pocket_long")
+#: What pages say: a row, its rival, the measure, and whether it is ahead ("+"), behind ("-") or tied ("=").
 CLAIMS = (
     *(
         (f"{task}, {steps} steps, {DEFAULT}", rival, "late reward", "+")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
-from figures import put
+from figures import cells, put, span, turned, with_ends
 from measured import CHANGED, PAGE, digest, files, results, revisions, row, today
 
 #: Results of which some figures miss their targets, as pages say.
@@ -81,3 +81,15 @@ def test_numbers_are_put_where_their_names_are(monkeypatch, capsys, text, writte
     else:
         put(**given)
         assert capsys.readouterr().out == written
+
+
+def test_figures_are_written_as_pages_have_them():
+    of = {
+        "row: gap": {"value": -0.52, "low": -1.04, "high": 0.1},
+        "row: rate": {"value": -2.5e-5},
+    }
+    assert with_ends(of["row: gap"], "+.1f") == "−0.5 [−1.0, +0.1]"
+    assert turned(of["row: gap"]) == "0.5 [−0.1, 1.0]"
+    assert cells(of, "row", {"rate": "g", "none": "g", "gap": ".2f"}) == ["−2.5e-05", "", "−0.52 [−1.04, 0.10]"]
+    assert span([0.25, -1.0, 0.1]) == "−1.00 to 0.25"
+    assert span([97.1, 96.8], ".0f") == "97"
