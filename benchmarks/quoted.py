@@ -10,8 +10,8 @@ from typing import Any
 from measured import results
 
 NUMBER = r"[-+−]?\d[\d,.]*(?:e-?\d+)?"
-#: A number with what may belong to it: a per cent sign, an interval.
-FIGURE = rf"{NUMBER}(?: %)?(?: \[{NUMBER}, {NUMBER}\])?"
+#: A number with what may belong to it: another one from which it reaches, a per cent sign, an interval.
+FIGURE = rf"(?:{NUMBER} to )?{NUMBER}(?: %)?(?: \[{NUMBER}, {NUMBER}\])?"
 
 
 def values(name: str) -> dict[str, float]:
@@ -19,9 +19,34 @@ def values(name: str) -> dict[str, float]:
     return {figure: of["value"] for figure, of in results(name).items()}
 
 
+def signed(text: str) -> str:
+    """With the minus sign of pages."""
+    return re.sub(r"(?<!e)-", "−", text)
+
+
 def with_ends(figure: Mapping[str, Any], form: str = ".1f") -> str:
     """A figure and its interval."""
-    return f"{figure['value']:{form}} [{figure['low']:{form}}, {figure['high']:{form}}]"
+    return signed(f"{figure['value']:{form}} [{figure['low']:{form}}, {figure['high']:{form}}]")
+
+
+def turned(figure: Mapping[str, Any], form: str = ".1f") -> str:
+    """A difference and its interval, as the other side sees it."""
+    return with_ends({"value": -figure["value"], "low": -figure["high"], "high": -figure["low"]}, form)
+
+
+def span(figures: Iterable[float], form: str = ".2f") -> str:
+    """From the least to the largest; once where they are written alike."""
+    ordered = sorted(figures)
+    return signed(" to ".join(dict.fromkeys(f"{end:{form}}" for end in (ordered[0], ordered[-1]))))
+
+
+def cells(of: Mapping[str, Mapping[str, Any]], row: str, columns: Mapping[str, str]) -> list[str]:
+    """Figures ``"{row}: {column}"`` by their forms, with intervals where they have any; empty where there is none."""
+    found = [(of.get(f"{row}: {column}"), form) for column, form in columns.items()]
+    return [
+        "" if figure is None else with_ends(figure, form) if "low" in figure else signed(f"{figure['value']:{form}}")
+        for figure, form in found
+    ]
 
 
 def percent(figure: Mapping[str, Any], form: str = ".0f") -> str:

@@ -3,7 +3,9 @@
     python studies/bounds.py [--quick]
 
 - Theorem 3: the expected progress of a step under Theorem 4's rate over the progress that the bound promises, along
-  ten steps of each run. It is at least 1 if the bound holds; the excess is the gap.
+  ten steps of each run. It is at least 1 if the bound holds. The rate is the proved one, so small that curvature plays
+  no part, and then it is 2: a step's progress is ``η‖∇J‖²`` and the bound takes half. How far that rate is from the
+  best is in ``horizon.py``.
 - Theorem 6: the power of T with which the mean of ``‖∇J‖²`` falls under ``η_t ∝ 1/√t``; the theorem says −1/2 or less.
 
 ``--quick`` takes one run and shorter ones.

@@ -1,4 +1,4 @@
-"""The contest as a picture: what responses still lack of a full reward, and the learning rates that got them there."""
+"""The contest as pictures: what responses still lack of a full reward, learning rates, and lengths of gradients."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,4 +42,19 @@ def draw(tasks: dict[str, dict[str, Sequence[Record]]], path: Path) -> None:
     panels[1, 0].set_ylabel("learning rate")
     panels[1, 0].yaxis.set_major_formatter("{x:g}")
     panels[0, 0].legend(fontsize="small")
+    picture.savefig(path, dpi=110)
+
+
+def draw_norms(rows: dict[str, Sequence[Record]], path: Path) -> None:
+    """``‖ĝ‖`` by step, a line for each of the rows: the mean over seeds, and their range."""
+    picture = Figure(figsize=(5.6, 2.8), layout="constrained")
+    axis = picture.subplots()
+    for name, records in rows.items():
+        norms = smoothed([np.sqrt(record.mean_square) for record in records])
+        steps = np.arange(norms.shape[1]) + WINDOW
+        (line,) = axis.plot(steps, norms.mean(0), label=name)
+        axis.fill_between(steps, norms.min(0), norms.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+    axis.set(xlabel="step", ylabel="norm of the gradient", ylim=(0, None))
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
     picture.savefig(path, dpi=110)

@@ -13,9 +13,9 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
 - **Seeds**: ten of what a claim needs, five of all else and of the task of long responses.
 - **Accuracy** is sampled, on 256 held-out problems; final is after the last step, best the highest of the quarters'
   ends, or of start and end over 25 steps. Training problems are never the same either: late reward is their mean over
-  the last quarter of the steps, of far more samples; area is the mean over all. Each is an interquartile mean over
-  seeds, with a 95 % bootstrap interval. Differences to a rival are taken seed by seed. P is the chance that a run beats
-  a run of the rival. Where five seeds exclude a tie in late reward or area, "by t" asks Student's interval too.
+  the last quarter of the steps, of far more samples; area is the mean over all. Each is a mean over seeds with
+  Student's 95 % interval: five seeds are too few for percentiles of a bootstrap. Differences to a rival are taken seed
+  by seed. P is the chance that a run beats a run of the rival.
 - **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; it is the median over
   seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
   two of a seed had different numbers of threads, no CPU times are compared.
@@ -34,14 +34,12 @@ from statistics import mean, median
 
 import kept
 import neighbours  # noqa: F401
-import scipy.stats
-from comparisons import probability_of_improvement, stratified_mean
+from comparisons import probability_of_improvement, student
 from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
 from curves import draw
 from figures import ROOT, Estimate, Figure, write
 from training import TASKS, Record
 
-from oblr.metrics.aggregate import interquartile_mean
 from oblr.run.progress import shown
 
 
@@ -196,8 +194,8 @@ QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2,
 
 
 def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
-    """Their interquartile mean, with its interval."""
-    middle, low, high = interquartile_mean(values)
+    """Their mean, with its interval."""
+    middle, low, high = student(values)
     return Estimate(name, middle, unit, low=low, high=high)
 
 
@@ -208,13 +206,6 @@ MEASURES: dict[str, Callable[[Record], float]] = {
     "area": area,
     "area per token": area_per_token,
 }
-
-
-def by_t(name: str, values: Sequence[float]) -> Estimate:
-    """Their mean with Student's interval, which few seeds need: percentiles of a bootstrap are too narrow there."""
-    middle, error = mean(values), float(scipy.stats.sem(values))
-    low, high = scipy.stats.t.interval(0.95, len(values) - 1, middle, error)
-    return Estimate(name, middle, "points", low=float(low), high=float(high))
 
 
 def over(records: Sequence[Record], rivals: Sequence[Record], measure: Callable[[Record], float]) -> list[float]:
@@ -237,15 +228,12 @@ def case_figures(
         yield over_seeds(f"{case.name}: {name}", "%", [100 * measure(record) for record in records])
         for rival, theirs in rivals.items():
             gaps = over(records, theirs, measure)
-            found = over_seeds(f"{case.name}: {name}, over {rival}", "points", gaps)
-            yield found
-            if len(gaps) == len(FIVE) and found.low * found.high > 0 and measure in (late, area):
-                yield by_t(f"{found.name}, by t", gaps)
+            yield over_seeds(f"{case.name}: {name}, over {rival}", "points", gaps)
             if measure is late:
                 ahead = sum(gap > 0 for gap in gaps)
                 yield Figure(f"{case.name}: seeds whose {name} is ahead of {rival}", ahead, f"of {len(gaps)}")
-    chance, low, high = probability_of_improvement(*([final(run) for run in group] for group in (records, constant)))
-    yield Estimate(f"{case.name}: P of a higher final accuracy", chance, "", low=low, high=high)
+    chance = probability_of_improvement(*([final(run) for run in group] for group in (records, constant)))
+    yield Figure(f"{case.name}: P of a higher final accuracy", chance, "")
 
     def cost(of: Callable[[Record], float], pairs: Sequence[tuple[Record, Record]]) -> float:
         return median(of(run) / of(other) for run, other in pairs)
@@ -294,12 +282,10 @@ def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
     for (name, measured), of_rivals in gaps.items() if len(part.tasks) > 1 else ():
         for rival, strata in of_rivals.items():
             if len(strata) == len(part.tasks):
-                gap, low, high = stratified_mean(strata)
+                gap, low, high = student(*strata)
                 title = f"all tasks, {part.horizon} steps, {name}: {measured}, over {rival}"
                 yield Estimate(title, gap, "points", low=low, high=high)
-        ahead = sum(
-            all(interquartile_mean(rival).low > 0 for rival in task) for task in zip(*of_rivals.values(), strict=True)
-        )
+        ahead = sum(all(student(rival).low > 0 for rival in task) for task in zip(*of_rivals.values(), strict=True))
         title = f"{part.horizon} steps, {name}: tasks on which its {measured} is ahead of every rival's"
         yield Figure(title, ahead, f"of {len(part.tasks)}")
     yield Figure(f"{part.name}: comparisons", sum(map(len, gaps.values())) * len(part.tasks), "")

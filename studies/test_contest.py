@@ -4,14 +4,12 @@ from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
-from contest import Case, MissingRunError, Row, Runs, late
+from contest import Case, MissingRunError, Row, Runs
 from kept import add, read
 from measured import results
-from pages import page
 from results import (
     CLAIMS,
     CONTEST,
-    COSINE,
     DEFAULT,
     DRAWN,
     FIVE,
@@ -112,19 +110,3 @@ def test_the_claims_are_drawn_whichever_of_them_a_part_has(part, tmp_path, monke
     record = Record(reward=[0.5] * part.horizon, lr=[0.01] * part.horizon)
     picture(part, SimpleNamespace(of=lambda case, seeds: [record for _ in seeds]))
     assert (tmp_path / "docs" / f"contest-{part.horizon}.png").stat().st_size > 10_000
-
-
-def test_what_the_first_runs_of_300_steps_say_is_in_the_log():
-    runs = Runs(CONTEST, makes=False)
-    asked = [(COSINE, 0.02), (COSINE, 0.01), (RIVAL, 0.02), (RIVAL, 0.01), (DEFAULT, 0.03)]
-    falling, smaller, twice, constant, default = (
-        [f"{late(runs(Case('pocket', row, 300), rate, seed)):.0%}".replace("%", " %") for seed in seeds]
-        for (row, rate), seeds in zip(asked, [(101, 102), (101, 102), (101,), (101, 102), (101, 102)], strict=True)
-    )
-    log = page("docs/findings.md").split("## Log")[1]
-    assert f"from 0.02 the late reward was {falling[0]} on one seed and {falling[1]} on the other" in log
-    assert smaller[0] == smaller[1]
-    assert f"from 0.01 it was {smaller[0]} on both" in log
-    assert f"0.02 ended at {twice[0]}, 0.01 at {constant[0].removesuffix(' %')} and {constant[1]}." in log
-    assert default[0] == default[1]
-    assert f"The default at its 0.03 reached {default[0]} on both." in log

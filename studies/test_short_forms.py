@@ -5,8 +5,8 @@ import os
 import pytest
 from short_forms import check
 
-NAMES = ["bounds", "estimators", "history", "horizon", "lost", "overshoot", "ratios", "results"]
-NAMES += ["prior", "second_update", "tasks", "tiers"]
+NAMES = ["along", "bounds", "estimators", "history", "horizon", "lost", "overshoot", "ratios", "recomputed"]
+NAMES += ["prior", "results", "second_update", "tasks", "tiers"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from measured import results
-from pages import page
 from tasks import left_by_allotment
 
 
@@ -27,14 +26,8 @@ def test_a_group_is_judged_by_the_other():
     assert left_by_allotment(shares, shares.square()).item() == pytest.approx(2)
 
 
-def test_what_findings_say_of_the_tasks_is_as_measured():
-    log = page("docs/findings.md").split("## Log")[1]
-    tasks = results("tasks")
-    by_norms, by_spread = (
-        [figure["value"] for name, figure in tasks.items() if name.endswith(f"noise left, allotted by {by}")]
-        for by in ("norms", "spread of rewards")
-    )
-    assert f"{min(by_norms):.2f} to {max(by_norms):.2f} times that of equal shares by exact norms" in log
-    assert f"{min(by_spread):.2f} to {max(by_spread):.2f} by the spread of rewards" in log
-    within = [figure["value"] for name, figure in tasks.items() if name.endswith("noise within prompts")]
-    assert f"{min(within):.0f} to {max(within):.0f} % of it from responses" in log
+def test_no_allotment_by_eight_responses_leaves_less_noise():
+    """Beyond its interval, on any task."""
+    left = [figure for name, figure in results("tasks").items() if ": noise left, allotted by" in name]
+    assert len(left) == 8
+    assert all(figure["high"] > 1 for figure in left)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 from measured import CHANGED, PAGE, digest, files, results, revisions, row, today
-from quoted import put
+from quoted import cells, put, span, turned, with_ends
 
 #: Results of which some figures miss their targets, as pages say.
 MISSED = {"gradnorm", "judged-labelled", "overlap", "ranks", "roofline"}
@@ -63,6 +63,10 @@ def test_a_page_that_lacks_a_new_result_is_named(tmp_path):
             "It takes 2 [1, 3]<!--time-->, 6 %<!--share--> of 3.",
         ),
         ("It takes (−1e-7<!--time-->) and 1,024<!--share-->.", "It takes (2 [1, 3]<!--time-->) and 6 %<!--share-->."),
+        (
+            "It takes −1.1 to 0.2<!--time-->, from 5 to 6 %<!--share-->.",
+            "It takes 2 [1, 3]<!--time-->, from 6 %<!--share-->.",
+        ),
         ("It takes 1.14<!--time-->.", None),
         ("It takes 1.14<!--time--> and some<!--share-->.", None),
         ("It takes 1.14<!--time-->, 5 %<!--share--> and 3<!--other-->.", None),
@@ -77,3 +81,15 @@ def test_numbers_are_put_where_their_names_are(monkeypatch, capsys, text, writte
     else:
         put(**given)
         assert capsys.readouterr().out == written
+
+
+def test_figures_are_written_as_pages_have_them():
+    of = {
+        "row: gap": {"value": -0.52, "low": -1.04, "high": 0.1},
+        "row: rate": {"value": -2.5e-5},
+    }
+    assert with_ends(of["row: gap"], "+.1f") == "−0.5 [−1.0, +0.1]"
+    assert turned(of["row: gap"]) == "0.5 [−0.1, 1.0]"
+    assert cells(of, "row", {"rate": "g", "none": "g", "gap": ".2f"}) == ["−2.5e-05", "", "−0.52 [−1.04, 0.10]"]
+    assert span([0.25, -1.0, 0.1]) == "−1.00 to 0.25"
+    assert span([97.1, 96.8], ".0f") == "97"

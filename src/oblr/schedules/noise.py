@@ -24,7 +24,8 @@ class NoiseSchedule(Schedule):
 
     Args:
         eta0: ``η₀``, the learning rate of the start.
-        level_steps: first live steps, which say what ``E₀`` is; they are taken with ``η₀``.
+        level_steps: first live steps, which say what ``E₀`` is; they are taken with ``η₀``, so that nothing shortens
+            them. Few of them make an ``E₀`` that differs much between seeds.
         power: p, exponent of the factor: 1 is Theorem 4's, 0.5 is clipping.
     """
 

@@ -51,6 +51,10 @@ class SNREstimates:
 class SNRSchedule(Schedule):
     """``η_t = η₀ · (N·SNR_t / (1 + N·SNR_t))^p``; for p = 1 the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
 
+    Theorem 4 takes the rate as given; this one is of the gradient that it multiplies, which biases the step. From the
+    second update of a batch on the moments are of rollouts that the policy has learnt from. ``tr H`` takes prompts for
+    independent: where few are drawn without replacement, it has too much noise between prompts.
+
     Args:
         eta0: ``η₀``, the learning rate that a noiseless gradient would be given.
         estimator: of the signal-to-noise ratio, see :class:`SNREstimates`.
