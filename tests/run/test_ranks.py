@@ -26,7 +26,8 @@ def run(folder, kind, rewards, *runs, precision="32-true", logits=SLICE):
     """
     arguments = kind, rewards, precision, str(logits), str(folder)
     command = [str(ROOT / "tests" / "helpers" / "rank_worker.py"), *arguments, *runs]
-    paths = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}  # of callbacks and conftest.py
+    places = ROOT, ROOT / "tests", os.environ.get("PYTHONPATH", "")  # of callbacks and conftest.py
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))}
     result = warm.run(command, ROOT, paths, timeout=240)
     assert result.returncode == 0, result.stderr
     names = ["-".join(one.split(":")[:2]) for one in runs]
