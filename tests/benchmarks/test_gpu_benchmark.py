@@ -84,7 +84,7 @@ def test_only_what_was_measured_whole_and_under_the_same_conditions_is_kept(tmp_
 
 def test_a_result_has_the_newest_figures_of_each_part_on_the_device(monkeypatch, tmp_path):
     """What an earlier result has is kept where nothing newer is there, whatever machine its journal lies on."""
-    monkeypatch.setattr("report.ROOT", tmp_path)
+    monkeypatch.setattr("figures.ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "benchmarks" / "gpu.py")])
     result, journal = tmp_path / "benchmarks" / "results" / "gpu.json", tmp_path / "gpu.jsonl"
     result.parent.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_a_result_has_the_newest_figures_of_each_part_on_the_device(monkeypatch,
 
     def kept(*rows):
         journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        gpu.report(result, journal, "H100")
+        gpu.put_together(result, journal, "H100")
         return [(found["part"], found["value"]) for found in json.loads(result.read_text())["figures"]]
 
     found = kept(row("norms", 1), row("norms", 2), row("norms", None), row("norms", 3, "H200"), row("passes", 4))

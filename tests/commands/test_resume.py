@@ -30,6 +30,7 @@ OWN = (
     "loss.ratio=token",
     "eta0=0.01",
 )
+WATCHED = "callbacks.second_moments.baselines.another"
 LIGHT = ("experiment=pocket", "baseline=rloo", "schedule=constant", "eta0=0.02", "~callbacks.summary")
 
 
@@ -96,8 +97,9 @@ def test_a_run_goes_on_as_itself(begun, hydra, typed):
 @pytest.mark.parametrize(
     ("own", "typed", "expected"),
     [
-        (OWN, ["eta0=0.5", "seed=7", "baseline.discount=0.5"], {"eta0", "seed", "baseline.discount"}),
+        (OWN, ["eta0=0.5", "seed=7", "baseline.decay=0.5"], {"eta0", "seed", "baseline.decay"}),
         (OWN, ["~callbacks.monitors.entropy", "reward=exact", "kl=k3"], {"callbacks.monitors.entropy", "reward", "kl"}),
+        (OWN, [f"+{WATCHED}=" + "{_target_: oblr.baselines.rloo.RLOOBaseline}"], {WATCHED}),  # it begins anew
         (OWN, ["loss=gspo"], {"loss"}),  # the ratio that the run had been told goes with its loss
         (LIGHT, ["schedule.lr=0.5"], {"schedule.lr"}),  # which the default schedule does not have
         (LIGHT, ["schedule=linear", "baseline=otb"], {"schedule", "baseline"}),  # neither remembers anything
@@ -126,8 +128,8 @@ def test_what_is_typed_is_followed_and_said(begun, hydra, own, typed, expected):
         (OWN, ["policy.adapter=lora"], "policy.adapter=none, not lora"),
         (
             OWN,
-            ["+callbacks.second_moments.baselines.prior_past.decay=0.5"],
-            "baselines.prior_past.decay=absent",
+            ["callbacks.second_moments.baselines.prior_past.prior=history"],
+            "baselines.prior_past.prior=past",
         ),
         (LIGHT, ["schedule=snr"], "schedule=ConstantSchedule, not SNRSchedule"),
     ],
@@ -218,11 +220,11 @@ def test_where_hydra_is_asked_for_more_it_has_the_whole_command_line():
 
 def test_a_command_line_is_refused_in_one_line(begun, tmp_path, refused):
     shutil.copytree(begun[LIGHT], tmp_path / "run")
-    result = refused("ckpt_path=last", "schedule=constant", "schedule.lr=0.1", "baseline=gradient_weighted")
+    result = refused("ckpt_path=last", "schedule=constant", "schedule.lr=0.1", "baseline=value")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ckpt_path: ")
-    assert "baseline=RLOOBaseline, not GradientWeightedBaseline" in line
+    assert "baseline=RLOOBaseline, not ValueBaseline" in line
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collectives import Record
 from conftest import drawn_by, make_rollouts, tiny_model
 from poisons import POISONS, spoilt
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 from callbacks.grad_stats import GradStats
 from callbacks.monitors import BaselineBlowUp, EntropyCollapse, Monitors, OwnSampleDependence
@@ -176,7 +177,8 @@ def whole(gradient: torch.Tensor) -> torch.Tensor:
 
 def flattened(baseline: Baseline) -> torch.Tensor:
     """What the baseline remembers."""
-    return torch.cat([value.flatten() for value in baseline.state_dict().values()] or [torch.zeros(0)])
+    values = tree_leaves(baseline.state_dict())
+    return torch.cat([torch.as_tensor(value, dtype=torch.float64).flatten() for value in values] or [torch.zeros(0)])
 
 
 def is_tied(folder: Path) -> bool:

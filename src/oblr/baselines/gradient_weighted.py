@@ -109,6 +109,14 @@ class GradientWeightedBaseline(Baseline):
         return {} if self.prior is None else {"second_moments": self.second_moments, "prior": self.prior.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.prior is not None:
+        if self.prior is not None and "prior" in state:
             self.second_moments = state["second_moments"]
             self.prior.load_state_dict(state["prior"])
+        elif self.prior is not None and "problems" in state:  # as baseline=history kept it, a release ago
+            self.prior.load_state_dict(state)
+
+
+def renamed(new: GradientWeightedBaseline, old: str, settings: str) -> GradientWeightedBaseline:
+    """``new``, which says that the setting ``old`` is called otherwise now."""
+    new.warning = f"{old} is called baseline=gradient_weighted {settings} now; the old name goes with the next release"
+    return new

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups, others_mean
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline, renamed
 from oblr.baselines.leave_one_out import leave_one_out_means
 
 
@@ -12,13 +13,23 @@ class ShrinkageBaseline(Baseline):
 
     ``λ_i = s²/m / (s²/m + τ²)`` of ``m = G − 1`` responses, with the variance ``s²`` of rewards inside a group and
     ``τ²`` of the true means of groups, both estimated from the other groups. Nothing in ``b_i`` depends on ``o_i``:
-    unbiased. With weights, this is ``gradient_weighted`` with ``prior=step``.
+    unbiased.
 
     Degenerate cases: fewer than three groups in the step give no shrinkage. Groups that all behave alike give λ = 1. A
     group of equal rewards has advantages wherever λ > 0.
+
+    Args:
+        weighted: a former setting, which goes on working for a release: ``gradient_weighted`` with ``prior=step``.
     """
 
     leave_one_out = True
+
+    def __new__(cls, weighted: bool = False) -> Baseline:  # type: ignore[misc]
+        if not weighted:
+            return super().__new__(cls)
+        return renamed(GradientWeightedBaseline(prior="step"), "baseline.weighted=true", "baseline.prior=step")
+
+    def __init__(self, weighted: bool = False): ...
 
     @property
     def words(self) -> str:

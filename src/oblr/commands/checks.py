@@ -229,7 +229,7 @@ def check_followed(path: Path, policy: PolicyModule, now: Mapping[str, Any]) -> 
     watching = then["callbacks"].keys() & now["callbacks"].keys()
     remembering += [f"callbacks.{name}" for name in sorted(watching) if _class(then, name) in everything["callbacks"]]
     for name in remembering:
-        if found := unlike(at(then, name), at(now, name), name):
+        if found := unlike(at(then, name), at(now, name), name, joined=name.startswith("callbacks.")):
             name, *values = found
             raise other_part(path, name.replace("rollout.train", "data.train"), *values)
     return [(name, at(then, name), at(own["config"], name)) for name, *_ in differences(told, own["told"])]

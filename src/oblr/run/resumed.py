@@ -112,9 +112,17 @@ def completed(stored: Any, now: Any) -> Any:
     return own | {key: value for key, value in now.items() if key not in own}
 
 
-def unlike(before: Any, now: Any, path: str) -> Difference | None:
-    """The first setting of a part that remembers something which has to be the same and is not."""
-    return next((one for one in differences(before, now, path) if not _numbers(*one[1:])), None)
+def unlike(before: Any, now: Any, path: str, joined: bool = False) -> Difference | None:
+    """The first setting of a part that remembers something which has to be the same and is not.
+
+    Args:
+        joined: whether parts of it may be new, which then have nothing to remember.
+    """
+
+    def may(then: Any, today: Any) -> bool:
+        return _numbers(then, today) or (joined and then is ABSENT and isinstance(today, Mapping))
+
+    return next((one for one in differences(before, now, path) if not may(*one[1:])), None)
 
 
 def _numbers(before: Any, now: Any) -> bool:
