@@ -106,6 +106,15 @@ PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
 #: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
 PENALTY = "pocket_penalty"
 PRIORS = (RLOO_NOISE, row("none", "noise_linear", rate=0.03), PRIOR)
+#: Long steps shortened to the median gradient so far, under rates that fall or not and under Theorem 4's.
+CLIPS = (
+    *(row(OURS, f"{schedule}_clipped", rate=0.03) for schedule in ("constant", "linear", "cosine")),
+    *(
+        row(OURS, f"snr_clipped{decay}", f"schedule.{inside}estimator={estimator}", rate=0.03)
+        for decay, inside in (("", "schedule."), ("_linear", "schedule.schedule."))
+        for estimator in ("plug_in", "debiased", "ema")
+    ),
+)
 #: Asked on sums alone: the other baseline, and the SNR schedule.
 OTHERS = (RLOO, RLOO_NOISE, SNR)
 #: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
@@ -186,6 +195,7 @@ PARTS = (
     ),
     Part("prior", PRIORS, 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
     Part("penalty", PRIORS[1:], 100, FIVE, (PENALTY,), (DEFAULT,)),
+    Part("clips", CLIPS, 100, FIVE, SUMS, (DEFAULT, COSINE)),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
