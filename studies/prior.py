@@ -202,9 +202,9 @@ def figures_of(name: str, place: Place) -> Iterator[Figure]:
     yield Figure(f"{name}: groups of unequal rewards", 100 * live.double().mean().item(), "%")
     for baseline in moments:
         if baseline != "rloo":
-            yield ratio(f"{baseline}: second moment", "× RLOO's", moments[baseline], moments["rloo"])
+            yield ratio(f"{baseline}: second moment, over RLOO's", "×", moments[baseline], moments["rloo"])
         if baseline != "optimum":
-            yield ratio(f"{baseline}: second moment", "× optimum's", moments[baseline], moments["optimum"])
+            yield ratio(f"{baseline}: second moment, over the optimum's", "×", moments[baseline], moments["optimum"])
     noise = thinned(place, advantages["prior=past"])
     for scheme in [*noise][1:]:
         yield ratio(f"half of the tokens, by {scheme}: noise", "× all", noise[scheme], noise["all"])

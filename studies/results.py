@@ -116,7 +116,7 @@ CLIPS = (
     ),
 )
 #: Asked on sums alone: the other baseline, and the SNR schedule.
-OTHERS = (RLOO, RLOO_NOISE, SNR)
+OTHERS = (RLOO, SNR)
 #: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
 #: many steps of a quarter.
 SCHEDULES = (
