@@ -7,7 +7,8 @@ import torch
 from baseline_steps import G, N, as_lists, baseline, draw
 from conftest import ROOT
 
-from oblr.baselines.base import live_groups
+from oblr.baselines.base import live_groups, takes_equal_rewards
+from oblr.baselines.gradient_weighted import PRIORS
 
 
 def weighted(rewards, weights, members):
@@ -145,3 +146,11 @@ def test_which_groups_are_live(name):
     groups.rewards[2], groups.greedy_rewards[2] = 1.0, 0.0
     expected = [True, False, name == "remax", True, True, True]
     assert baseline(name).live(groups).tolist() == expected
+
+
+def test_who_takes_groups_of_equal_rewards():
+    """A plan reckons with all groups then."""
+    taking = {name for name, *_ in LOOPS if takes_equal_rewards(baseline(name))}
+    assert taking == {"adaptive", "batch_mean", "history", "shrinkage", "value"}
+    for prior in PRIORS:
+        assert takes_equal_rewards(baseline("gradient_weighted", prior=prior))

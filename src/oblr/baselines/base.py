@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -127,6 +127,13 @@ def batch_live(groups: Groups) -> Tensor:
     """bool [n]: all groups, unless no reward of the step differs from another."""
     step = groups.step_rewards
     return torch.full((len(groups.rewards),), bool((step != step.flatten()[0]).any()))
+
+
+def takes_equal_rewards(baseline: Baseline) -> bool:
+    """Whether groups whose rewards are all equal take part, in a step whose groups differ."""
+    groups = _drawn(3, 2, 0)
+    rewards = torch.tensor([0.0, 1.0, 0.0])[:, None].expand(3, 2)
+    return bool(baseline.live(replace(groups, rewards=rewards, step_rewards=rewards)).all())
 
 
 def ever_moves(baseline: Baseline, prompts: int, size: int) -> bool:

@@ -1,5 +1,6 @@
 """``python src/train.py … plan=true``: what a run takes of each GPU, told by a machine without any."""
 
+from dataclasses import replace
 from typing import Any
 
 import hydra
@@ -9,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from transformers import PretrainedConfig
 
+from oblr.baselines.base import takes_equal_rewards
 from oblr.commands.checks import (
     check_batch,
     check_engine,
@@ -50,7 +52,7 @@ def show_plan(cfg: DictConfig) -> None:
     console.print(memory_table(plan, cfg.name))
     console.print(*remarks(plan), verdict(plan), sep="\n", soft_wrap=True, highlight=False)
     console.print(time_table(plan))
-    console.print(*speed_remarks(plan, usual(cfg)), sep="\n", soft_wrap=True, highlight=False)
+    console.print(*speed_remarks(plan, drafted.usual), sep="\n", soft_wrap=True, highlight=False)
     task = list(HydraConfig.get().overrides.task)
 
     def changed(overrides: list[str]) -> Draft:
@@ -113,6 +115,8 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
     config = planned_config(cfg)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+    if policy.penalises_tokens or takes_equal_rewards(policy.baseline):
+        sequences = replace(sequences, live=1.0)
     check_batch(
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
         *(cfg.trainer.devices, cfg.trainer.num_nodes),
