@@ -126,7 +126,11 @@ def main() -> None:
                     name, least = f"{case}: {way}: verdicts over before", None if case == EACH else 0.8
                     ratios = [one[0] / other[0] for one, other in zip(runs, found["before"], strict=True)]
                     figures.append(median_ratio(name, ratios, "", least=least))
-    write("confinement-quick" if arguments.quick else "confinement", figures, before=str(arguments.before or "trust"))
+    write(
+        "confinement-quick" if arguments.quick else "confinement",
+        figures,
+        before=arguments.before.name if arguments.before else "trust",
+    )
 
 
 if __name__ == "__main__":
