@@ -113,7 +113,7 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in confinement gradnorm lora selfcheck models step ranks observers page plan step_time roofline demo eval first_hour overlap; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in confinement gradnorm lora selfcheck models step ranks folders observers page plan step_time roofline demo eval first_hour overlap preemption resumed; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	$(PY) benchmarks/rewards.py --benchmarks-dir $(BENCHMARKS_DIR)
@@ -126,6 +126,7 @@ studies: smollm2
 
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
+	$(PY) benchmarks/kills.py
 
 mutants: $(STAMP)
 	PYTHONPATH=benchmarks:tests/helpers $(PY) tests/mutate.py $(ARGS)

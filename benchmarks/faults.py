@@ -219,14 +219,22 @@ class Chain:
         return self.checkpoints and self.policy and self.curves and self.newest
 
 
-def kill_chain(reference: Reference, folder: Path, seed: int) -> Chain:
-    """Kill a run and go on with it, again and again, and compare what becomes of it."""
+def kill_chain(
+    reference: Reference, folder: Path, seed: int, between: Callable[[Path], None] = lambda folder: None
+) -> Chain:
+    """Kill a run and go on with it, again and again, and compare what becomes of it.
+
+    Args:
+        between: done to the run's folder before it goes on.
+    """
     setup, rng, chain = reference.setup, random.Random(seed), Chain()
 
     def go_on(strike: str = "") -> Ended:
         saved = sorted(by_age(folder / "checkpoints"), key=step_of)
         resume = ["ckpt_path=last"] if saved else []
-        if not resume:
+        if resume:
+            between(folder)
+        else:
             shutil.rmtree(folder, ignore_errors=True)
         ended = train(folder, *setup.command, f"steps={setup.steps}", *resume, strike=strike)
         if saved:

@@ -2,18 +2,20 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
+from oblr.rewards.lockdown import descendants
 from oblr.run import checkpoint
 
 PHASES = ("rollout", "norm pass", "update", "checkpoint")
@@ -37,6 +39,8 @@ class Phases(Callback):
         policy: Any = pl_module
         self.trainer, self.engine = trainer, trainer.datamodule.engine  # type: ignore[attr-defined]
         self.engine.generate = self.during("rollout", self.engine.generate)
+        self.pool = trainer.datamodule.reward_pool  # type: ignore[attr-defined]
+        self.pool.score = self.during("rewards", self.pool.score)
         checkpoint.save = self.during("checkpoint", checkpoint.save)
         policy.measure = self.around(policy.measure)
 
@@ -139,6 +143,42 @@ class KillServer(Kill):
     def victim(self) -> int:
         find = ["pgrep", "-g", str(self.engine.process.process.pid), "-f", self.process]
         return int(subprocess.run(find, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+class KillServerAndClock(KillServer):
+    """The same, with the clock set back an hour then."""
+
+    def kill(self) -> None:
+        super().kill()
+        set_back(Path(self.trainer.default_root_dir))
+
+
+class KillReward(Kill):
+    """SIGKILL to one of the processes that score: ``place`` 0 is one that the run has started, 1 and more are below it.
+
+    The clock is set back an hour then.
+    """
+
+    def __init__(self, phase: str, step: int, journal: str, seconds: float, place: int):
+        super().__init__(phase, step, journal, seconds)
+        self.place = place
+
+    def kill(self) -> None:
+        super().kill()
+        set_back(Path(self.trainer.default_root_dir))
+
+    def victim(self) -> int:
+        first = random.Random(self.delay).choice(self.pool.slots).process.pid
+        pids = [first, *descendants(first)]
+        return pids[min(self.place, len(pids) - 1)]
+
+
+def set_back(folder: Path, hours: float = 1) -> None:
+    """As a clock that is set back leaves a folder: all that is there has been written later than now."""
+    for path in [folder, *folder.rglob("*")]:
+        with suppress(FileNotFoundError):  # the run goes on
+            found = path.stat()
+            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + int(hours * 3600e9)))
 
 
 class Command(Strike):

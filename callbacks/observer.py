@@ -1,4 +1,4 @@
-"""What every callback of a run builds on: it sees rollouts before, and what a step has found after, each.
+"""Base class of a run's callbacks, which see the rollouts before each step and its statistics after it.
 
 Observers change neither parameters, learning rate nor data: a run with all of them removed ends with the same bits.
 """

@@ -9,6 +9,7 @@ NAMES = [
     "confinement",
     "eval",
     "first_hour",
+    "folders",
     "gpu",
     "gradnorm",
     "judged",
@@ -18,14 +19,16 @@ NAMES = [
     "overlap",
     "page",
     "plan",
+    "preemption",
     "ranks",
+    "resumed",
     "rewards",
     "roofline",
     "selfcheck",
     "step",
     "step_time",
 ]
-NAMES.append("contract")  # make contract, which make bench does not run
+NAMES += ["contract", "kills"]  # make contract and make soak, which make bench does not run
 #: What `make test` runs too.
 KEPT = ("contract",)
 

@@ -9,14 +9,14 @@ from conftest import combine, log_gradients, square_norm, tiny_model
 from taken_steps import GROUP_SIZE, REWARDS, TEMPERATURE, OneBatch, make_batch, take_steps
 
 from callbacks.grad_stats import GradStats
-from oblr.baselines.base import Groups
+from oblr.baselines.base import Groups, all_groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.group_mean_std import GroupMeanStdBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.baselines.shrinkage import ShrinkageBaseline
 from oblr.batch.packing import pack
 from oblr.batch.types import RolloutBatch
-from oblr.errors import StaleEngineError
+from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
@@ -79,6 +79,29 @@ class Seeing(RLOOBaseline):
     def __call__(self, groups):
         self.seen = groups.step_rewards
         return super().__call__(groups)
+
+
+@pytest.mark.parametrize("token_budget", [1, 60, 10_000])
+def test_a_prior_from_the_step_has_the_weights_of_all_groups_in_each_micro_batch(tmp_path, token_budget):
+    batch, baseline = make_batch(tmp_path, True), GradientWeightedBaseline(prior="step")
+    gradnorm = GradNorms("exact")
+    policy, (stats,) = take_steps(tmp_path, batch, gradnorm=gradnorm, baseline=baseline, token_budget=token_budget)
+    gradients = log_gradients(tiny_model(True), batch.rollouts, TEMPERATURE)
+    norms = torch.tensor([square_norm(gradient) for gradient in gradients], dtype=torch.float64)
+    torch.testing.assert_close(stats.square_norms.flatten(), norms, rtol=1e-4, atol=0)
+    torch.testing.assert_close(stats.advantages, GradientWeightedBaseline(prior="step")(all_groups(stats)))
+    assert stats.live.all()
+    assert (stats.advantages[2].abs() > 0.01).all()  # equal rewards are news to it
+    coefficients = stats.ratios * stats.advantages / stats.advantages.numel()
+    expected = combine(gradients, coefficients.flatten().tolist())
+    difference = square_norm({name: found.double() + expected[name] for name, found in policy.gradient.items()})
+    assert (difference / square_norm(expected)) ** 0.5 < 1e-5
+
+
+def test_one_pass_has_no_weights_of_the_whole_step(tmp_path):
+    prior = GradientWeightedBaseline(prior="step")
+    with pytest.raises(SettingError, match=r"^gradnorm\.passes: .*use auto or two"):
+        take_steps(tmp_path, make_batch(tmp_path, True), gradnorm=GradNorms(passes="one"), baseline=prior)
 
 
 def test_baselines_see_the_rewards_of_all_ranks(tmp_path, monkeypatch):

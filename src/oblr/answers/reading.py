@@ -43,7 +43,7 @@ def read(answer: str, nouns: frozenset[str] = frozenset()) -> Answer:
 
 
 def split(lexemes: Sequence[Lexeme], at: Callable[[Lexeme], bool]) -> tuple[list[list[Lexeme]], list[str]]:
-    """What stands between those lexemes, outside of all brackets; and these lexemes."""
+    """Parts of ``lexemes`` between those that ``at`` picks outside of all brackets, and what these are."""
     parts: list[list[Lexeme]] = [[]]
     marks, depth = [], 0
     for lexeme in lexemes:

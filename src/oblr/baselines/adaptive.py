@@ -7,7 +7,7 @@ from oblr.kinds import Decay, NonNegative
 
 
 def AdaptiveBaseline(pseudo_counts: Sequence[NonNegative] = (0.0,), decay: Decay = 0.9) -> GradientWeightedBaseline:
-    """The gradient-weighted baseline with a prior from earlier steps.
+    """The gradient-weighted baseline with a prior from earlier steps, whose memory begins anew in a resumed run.
 
     Args:
         pseudo_counts: values of ``K`` to choose from, less 0; without another, those of ``gradient_weighted``.

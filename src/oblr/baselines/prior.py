@@ -1,4 +1,4 @@
-"""What is known of a prompt's responses before any of them: priors of the optimal baseline.
+"""Priors of the optimal baseline: sums of weighted rewards and of weights from outside the group.
 
 A prior is a pair ``(S, W)``, the sums of ``w R`` and of ``w`` over responses that are none of the group's. The weights
 ``w = ρ² ‖∇θ log π(o|q)‖²`` are absolute, since a lone wrong response whose weight is huge is known only by its size.

@@ -100,7 +100,7 @@ class RolloutBatch:
 
 
 class TokenStatistics(NamedTuple):
-    """What the policy says of each target token, float32 [n]; only ``logprobs`` is differentiable.
+    """Statistics of each target token under the policy, float32 [n]; only ``logprobs`` is differentiable.
 
     Attributes:
         logprobs: log-probability of the token.

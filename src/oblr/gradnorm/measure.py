@@ -68,7 +68,7 @@ class GradNorms:
 
     @property
     def words(self) -> str:
-        """What the baseline weighs rewards with, in words, for the header of a report."""
+        """Words for the weights of rewards in the baseline, for the header of a report."""
         tiers: dict[Tier, str] = {
             "exact": "exact squared gradient norm of each response",
             "sketch": f"squared gradient norm of each response, estimated by {self.probes} projections",
@@ -133,7 +133,7 @@ class GradNorms:
     def first_pass(
         self, model: Model, lm: nn.Module, packed: PackedBatch, step: int = 0, factors: Factors | None = None
     ) -> "tuple[_Found, Tensor]":
-        """What a micro-batch's tokens are like, and the norms of its sequences; no gradient is made."""
+        """Statistics of a micro-batch's tokens, and norms of its sequences; no gradient is made."""
         if not self.has_norms:
             with torch.no_grad():
                 found = _Found(packed, model(packed))
@@ -174,7 +174,7 @@ class GradNorms:
         return SketchNorms(self.probes, torch.Generator().manual_seed(hash((self.seed, step)) % 2**63))
 
     def proxy(self, found: "_Found") -> Tensor:
-        """What stands for ``n_i`` in the tiers that need no norms, float64 [S]."""
+        """Stand-ins for ``n_i`` in the tiers that need no norms, float64 [S]."""
         tokens = found.tokens
         if self.tier == "uniform":
             return torch.ones_like(tokens.behaviour)

@@ -1,4 +1,4 @@
-"""What a loss is: a surrogate objective, said by the factor that it gives each response token's ∇ log π."""
+"""Base class of losses: a surrogate objective, given by its factor of each response token's ∇ log π."""
 
 from abc import ABC, abstractmethod
 from typing import Literal

@@ -104,8 +104,11 @@ class PolicyModule(LogsOnce):
         self.path, self.dtype_name = path, dtype
         self.baseline, self.loss, self.schedule, self.make_optimizer = baseline, loss, schedule, optimizer
         self.gradnorm, self.temperature = gradnorm, temperature
-        if baseline.needs_step_weights:
-            gradnorm.passes = "two"  # the weights of all groups come before any gradient
+        if baseline.needs_step_weights:  # of all groups, before any gradient
+            if gradnorm.passes == "one":
+                problem = "one pass has no weights of the whole step, which this baseline needs before any gradient"
+                raise SettingError("gradnorm.passes", problem, "use auto or two")
+            gradnorm.passes = "two"
         self.token_budget = cast(int, token_budget)  # once it is settled
         self.attention, self.lora = attention, lora if adapter == "lora" else None
         self.kl, self.updates_per_batch = kl, updates_per_batch
