@@ -269,3 +269,10 @@ SOUND: dict[str, Change] = {
     "top_k without do_sample": said("generation_config.json", top_k=20),
     "no generation_config.json": absent("generation_config.json"),
 }
+#: Faults of what is written after the last step; an evaluation writes no policy.
+UNWRITTEN = {name for name in FAULTS if "cannot be written" in name}
+#: Faults of parts that a plan does not read.
+UNPLANNED = {name for name, (_, words) in FAULTS.items() if "tokenizer" in name or "template" in name} | {
+    *("NaN", "infinite", "no weights", "ids beyond the embedding", "an end beyond the embedding"),
+    *("prompts of no tokens", "generation_config.json is no JSON", "generation_config.json is null"),
+}
