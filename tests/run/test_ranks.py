@@ -135,7 +135,8 @@ def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path):
     folder.mkdir()
     singles = run(folder, "single", "mixed", *(f"{name}:two:60" for name in settings))
     for kind, passes in (("fsdp", "one:40"), ("ddp", "two:60")):
-        results = run(folder, kind, "mixed", *(f"{name}:{passes}" for name in settings))
+        of = dict.fromkeys(settings, passes) | {"step": passes.replace("one", "two")}  # one pass is refused
+        results = run(folder, kind, "mixed", *(f"{name}:{of[name]}" for name in settings))
         for name, both, single in zip(settings, results, singles, strict=True):
             assert len(single["baseline"])
             # the ratios of whole responses make rounding larger
