@@ -388,7 +388,7 @@ def test_a_piece_that_is_missing_is_one_sentence(tmp_path, small_room):
             piece.unlink()
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        tab = browser.new_page()
+        tab = browser.new_page(bypass_csp=True)  # for `wait_for_function`
         tab.goto(path.as_uri())
         tab.wait_for_function("document.getElementById('nearest').textContent !== ''")
         said = tab.locator("#nearest").inner_text()
