@@ -71,6 +71,18 @@ class SettingError(ValueError):
         return SettingError(setting, self.problem, self.fix)
 
 
+class UnmeasuredError(ValueError):
+    """What a gradient is made of cannot be said for certain.
+
+    Args:
+        problem: why.
+        fix: what to change, as an imperative.
+    """
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem} ({fix})")
+
+
 class RunError(RuntimeError):
     """Ends a run; one line says why, and names the ``page`` that says more."""
 

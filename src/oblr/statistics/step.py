@@ -1,0 +1,234 @@
+"""From what passes have seen, on all ranks, to the record of a step."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from oblr.errors import UnmeasuredError
+from oblr.gradnorm.contractions import square_norm
+from oblr.statistics.log import Response, StepRecord
+from oblr.statistics.passes import Pass
+from oblr.statistics.sketch import Sketch
+
+#: By which the gradient of a parameter may differ from the sum over sequences, over the lengths of all that is summed:
+#: in float32, and where autograd rounds products to less.
+PRECISE, ROUNDED = 1e-4, 0.05
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The sequences of a step, of all ranks.
+
+    Attributes:
+        squares: ``‖g_i‖²``, float64 [S].
+        layers: of which each parameter has so much, summed over the sequences.
+        sketches: by parameter, float64 [S, K].
+        groups: int [S], which prompt each is of, from 0 without gaps.
+        group_squares: ``‖g_q‖²`` if they are exact, float64 [N].
+        rounded: whether autograd computes in less than float32.
+        columns: of each sequence.
+    """
+
+    squares: Tensor
+    layers: dict[str, float]
+    sketches: dict[str, Tensor]
+    groups: Tensor
+    group_squares: Tensor | None
+    rounded: bool
+    columns: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, passes: Sequence[Pass], groups: Sequence[int] | None, columns: Mapping[str, Sequence[Any]]) -> Self:
+        """Join the passes of this rank, and those of all ranks. Collective."""
+        counts = [one.count for one in passes]
+        for name, column in [("groups", groups), *columns.items()]:
+            if column is not None and len(column) != sum(counts):
+                problem = f"{name} has {len(column)} entries, and {sum(counts)} sequences went through the model"
+                raise UnmeasuredError(problem, "give one for each, in the order of the forward passes")
+        keys = sorted({key for one in passes for key in one.sketches})
+        squares = {key: _joined([one.each.squares.get(key) for one in passes], counts) for key in keys}
+        sketches: dict[str, Tensor] = {}
+        for key in keys:
+            more = _joined([one.sketches.get(key) for one in passes], counts)
+            sketches[key[0]] = sketches[key[0]] + more if key[0] in sketches else more
+        exact = [torch.stack(list(part.squares.values())).sum(0) for one in passes for part in one.parts[1:]]
+        own: dict[str, Any] = {
+            "squares": squares,
+            "sketches": sketches,
+            "groups": None if groups is None else [int(q) for q in groups],
+            "exact": torch.cat(exact).double().cpu() if exact else None,
+            "columns": {name: [_plain(value) for value in column] for name, column in columns.items()},
+            "rounded": any(one.rounded for one in passes),
+        }
+        return cls._together(_of_ranks(own), passes[0].parts[-1].size)
+
+    @classmethod
+    def _together(cls, ranks: list[dict[str, Any]], size: int) -> Self:
+        """A rank's gradient is divided by the number of ranks, since theirs are averaged."""
+        world = len(ranks)
+        squares = {key: torch.cat([one["squares"][key] for one in ranks]) / world**2 for key in ranks[0]["squares"]}
+        layers: dict[str, float] = defaultdict(float)
+        for (name, _), found in squares.items():
+            layers[name] += found.sum().item()
+        count = len(next(iter(squares.values())))
+        exact = None if size == 1 else torch.cat([one["exact"] for one in ranks]) / world**2
+        if size > 1:
+            named = [q for q in range(count // size) for _ in range(size)]
+        else:
+            named = [q for one in ranks for q in one["groups"] or ()] or list(range(count))
+        first = {q: k for k, q in enumerate(dict.fromkeys(named))}
+        return cls(
+            squares=torch.stack(list(squares.values())).sum(0),
+            layers=dict(layers),
+            sketches={
+                name: torch.cat([one["sketches"][name] for one in ranks]) / world for name in ranks[0]["sketches"]
+            },
+            groups=torch.tensor([first[q] for q in named]),
+            group_squares=None if exact is None else exact * len(first) ** 2,
+            rounded=any(one["rounded"] for one in ranks),
+            columns={name: [value for one in ranks for value in one["columns"][name]] for name in ranks[0]["columns"]},
+        )
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What lies in ``.grad``.
+
+    Attributes:
+        square: its squared norm.
+        sketches: of each parameter [K], by this step's projections, and by the next one's.
+    """
+
+    square: float
+    sketches: dict[str, Tensor]
+    next_sketches: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str]) -> Self:
+        """Shards are gathered, one parameter at a time. Collective where there are any."""
+        square = 0.0
+        sketches: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+        for p, name in names.items():
+            if p.grad is None:
+                continue
+            whole = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+            square += square_norm(whole).item()
+            for found, seed in zip(sketches, seeds, strict=True):
+                found[name] = Sketch(p.shape, size, seed, name, whole.device).of_sums(whole[None])[0].double().cpu()
+        return cls(square, *sketches)
+
+
+def record(
+    step: int, found: Gathered, gradient: Gradient, last: Gradient | None, learning_rate: float | None
+) -> StepRecord:
+    """The record of a step.
+
+    Raises:
+        UnmeasuredError: the gradient is not the sum of what was seen.
+    """
+    clipped = scale(found, gradient)
+    square = gradient.square / clipped**2 if clipped else 0.0
+    products = _products(found)
+    columns = dict(found.columns)
+    coefficients = columns.pop("coefficients", None)
+    n_groups = int(found.groups.max()) + 1
+    if found.group_squares is None:
+        members = (found.groups == torch.arange(n_groups)[:, None]).double()
+        group_squares = n_groups**2 * torch.einsum("qi,ij,qj->q", members, products, members)
+    else:
+        group_squares = found.group_squares
+    with_whole = products.sum(1)
+    rows: dict[str, list[Any]] = {
+        "group": found.groups.tolist(),
+        "gradient_square": found.squares.tolist(),
+        "alignment": _known((with_whole / (found.squares * square).sqrt()).clamp(-1, 1)),
+        **columns,
+    }
+    if coefficients is not None:
+        weights = torch.tensor(coefficients, dtype=torch.float64).square()
+        rows["square_norm"] = _known(torch.where(weights > 0, found.squares / weights, math.nan))
+    total = sum(found.layers.values())
+    return StepRecord(
+        step=step,
+        gradient_square=square,
+        group_squares=group_squares.tolist(),
+        responses=[Response(**dict(zip(rows, values, strict=True))) for values in zip(*rows.values(), strict=True)],
+        learning_rate=learning_rate,
+        clipped=clipped,
+        turn=None if last is None else turn(last, gradient),
+        estimated=found.group_squares is None and n_groups < len(found.groups),
+        layers={name: part / total for name, part in found.layers.items()} if total else {},
+    )
+
+
+def scale(found: Gathered, gradient: Gradient) -> float:
+    """What the gradient is, over the sum of the sequences': 1, or what clipping has left of it.
+
+    Raises:
+        UnmeasuredError: the parameters do not have that factor in common.
+    """
+    seen = {name: sketches.sum(0) for name, sketches in found.sketches.items()}
+    sizes = {name: sketches.norm(dim=1).sum().item() for name, sketches in found.sketches.items()}
+    ratios = [
+        (gradient.sketches[name] @ total / total.square().sum()).item()
+        for name, total in seen.items()
+        if name in gradient.sketches and total.norm() > PRECISE * sizes[name]
+    ]
+    factor = torch.tensor(ratios).median().item() if ratios else 1.0
+    tolerance = ROUNDED if found.rounded else PRECISE
+    for name in gradient.sketches.keys() | seen.keys():
+        nothing = torch.zeros(())
+        off = (gradient.sketches.get(name, nothing) - factor * seen.get(name, nothing)).norm().item()
+        if not off <= tolerance * factor * sizes.get(name, 0.0):
+            raise UnmeasuredError(
+                f"the gradient of {name!r} is not the sum of its sequences' gradients",
+                "let each layer be called as a module (no fused loss, no hook that changes gradients), and begin each "
+                "step with gradients at zero",
+            )
+    return factor
+
+
+def turn(last: Gradient, this: Gradient) -> float | None:
+    """Cosine of two steps' gradients, estimated by the projections that both have."""
+    if not last.square or not this.square:
+        return None
+    product = sum((there @ this.sketches[name]).item() for name, there in last.next_sketches.items())
+    return max(-1.0, min(1.0, product / math.sqrt(last.square * this.square)))
+
+
+def _products(found: Gathered) -> Tensor:
+    """``⟨g_i, g_j⟩``, float64 [S, S]: exact on the diagonal, estimated beside it."""
+    each = torch.cat(list(found.sketches.values()), 1)
+    return (each @ each.mT).fill_diagonal_(0) + found.squares.diag()
+
+
+def _joined(parts: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor:
+    """Of all passes, on the CPU; zeros where a pass has not used the parameter."""
+    like = next(part for part in parts if part is not None)
+    filled = [
+        like.new_zeros(n, *like.shape[1:]) if part is None else part for part, n in zip(parts, counts, strict=True)
+    ]
+    return torch.cat(filled).double().cpu()
+
+
+def _of_ranks(own: dict[str, Any]) -> list[dict[str, Any]]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return [own]
+    all_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_ranks, own)
+    return all_ranks
+
+
+def _known(values: Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
