@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+import torch
 
 from oblr.statistics.log import Response, StepRecord, append, read, written
 
@@ -46,3 +47,17 @@ def test_moments_are_those_of_the_groups():
     moments = StepRecord(1, 2.0, [3.0, 5.0], []).moments
     assert (moments.n_groups, moments.mean_square, moments.square_mean) == (2, 2.0, 4.0)
     assert math.isnan(RECORD.moments.square_mean)
+
+
+def test_noise_is_split_within_and_between_prompts():
+    """Of gradients that are drawn: a mean of its own for each prompt, and responses about it."""
+    n_groups, size, within, between = 300, 6, 2.0, 0.5
+    generator = torch.Generator().manual_seed(0)
+    means = between * torch.randn(n_groups, 1, 40, generator=generator)
+    h = means + within * torch.randn(n_groups, size, 40, generator=generator)
+    g = (h / (n_groups * size)).flatten(0, 1)
+    responses = [Response(i // size, x.square().sum().item()) for i, x in enumerate(g)]
+    record = StepRecord(1, g.sum(0).square().sum().item(), h.mean(1).square().sum(1).tolist(), responses)
+    assert record.noise_within == pytest.approx(40 * within**2 / size, rel=0.03)
+    assert record.noise_between == pytest.approx(40 * between**2, rel=0.06)
+    assert math.isnan(StepRecord(1, 1.0, [1.0], [Response(0, 1.0)]).noise_within)

@@ -82,6 +82,27 @@ class StepRecord:
         squares = [math.nan if square is None else square for square in self.group_squares]
         return Moments(len(squares), self.gradient_square, sum(squares) / len(squares))
 
+    @property
+    def noise_within(self) -> float:
+        """The part of ``tr H`` that more responses a prompt would lessen: half of it with twice as many.
+
+        ``1/N Σ_q (Σ_{i∈q} ‖h_i‖² − G‖g_q‖²) / (G (G − 1))`` with ``h_i = N G g_i``. It takes a prompt's responses for
+        independent; a baseline of the group ties them, by an order of 1/G. NaN where a prompt has a single response.
+        """
+        n_groups, parts = len(self.group_squares), []
+        for q, square in enumerate(self.group_squares):
+            own = [one.gradient_square for one in self.responses if one.group == q]
+            size, known = len(own), [x for x in (*own, square) if x is not None]
+            if size < 2 or len(known) <= size:
+                return math.nan
+            parts.append((n_groups**2 * size * sum(known[:-1]) - known[-1]) / (size - 1))
+        return sum(parts) / n_groups
+
+    @property
+    def noise_between(self) -> float:
+        """The part of ``tr H`` that only more prompts would lessen; an estimate, which may be below 0."""
+        return self.moments.noise - self.noise_within
+
 
 def written(record: StepRecord) -> str:
     """A line, with its end. What is no number is null."""

@@ -1,0 +1,144 @@
+"""What is said of TRL's own trainers, which compute the same with it and without."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, wide
+from trl_runs import trainer
+
+from oblr.errors import UnmeasuredError
+from oblr.statistics.log import read
+from oblr.statistics.trl import constants, watch
+
+CASES = {
+    "grpo": {},
+    "rloo": {"kind": "rloo"},
+    "adapters": {"lora": True},
+    "accumulated": {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 2},
+    "penalty": {"beta": 0.1},
+    "two updates": {"num_iterations": 2, "loss_type": "grpo"},
+}
+
+
+def end(one):
+    one.train()
+    return [p.detach().clone() for p in one.model.parameters()]
+
+
+@pytest.mark.parametrize(("case", "steps"), [*((case, 3) for case in CASES), *wide(*((case, 20) for case in CASES))])
+def test_a_run_ends_with_the_same_bits(case, steps, tmp_path):
+    settings = CASES[case] | {"max_steps": steps}
+    expected = end(trainer(tmp_path, **settings))
+    seen, told = trainer(tmp_path, **settings), []
+    watch(seen, tmp_path / "statistics.jsonl", told.append)
+    assert all(torch.equal(a, b) for a, b in zip(end(seen), expected, strict=True))
+    with (tmp_path / "statistics.jsonl").open() as lines:
+        assert list(read(lines)) == told
+    assert [record.step for record in told] == list(range(1, steps + 1))
+    for record in told:
+        assert len(record.responses) == 8
+        assert len(record.group_squares) == 2
+        assert 0 < record.clipped <= 1
+
+
+def caught(one):
+    """The micro-batches of a step, as the loss is given them, and each response's gradient by autograd alone."""
+    batches, compute = [], one.compute_loss
+
+    def loss(model, inputs, *args, **kwargs):
+        if model.training:
+            batches.append(inputs)
+        return compute(model, inputs, *args, **kwargs)
+
+    one.compute_loss = loss
+    return batches
+
+
+@pytest.mark.parametrize("case", ["grpo", "rloo", "adapters", "accumulated", "penalty"])
+def test_norms_equal_those_of_one_response_at_a_time(case, tmp_path):
+    """Each response's own loss, all others' advantages at 0, and beta at 0 but for the case that has it."""
+    one, told, grads = trainer(tmp_path, **CASES[case] | {"max_steps": 1, "learning_rate": 0.0}), [], []
+    batches = caught(one)
+    watch(one, told=told.append)
+    one.train()
+    (record,) = told
+    model, beta = one.model, CASES[case].get("beta", 0)
+    one.current_gradient_accumulation_steps = CASES[case].get("gradient_accumulation_steps", 1)
+    for batch in batches:
+        for i in range(len(batch["advantages"])):
+            model.zero_grad()
+            rows = torch.arange(len(batch["advantages"])) == i
+            alone = dict(batch)
+            if beta:  # the penalty has no advantage: all of a response's loss is in its row
+                alone = {
+                    name: value[rows] if isinstance(value, torch.Tensor) and value.ndim else value
+                    for name, value in batch.items()
+                }
+            else:
+                alone["advantages"] = torch.where(rows, batch["advantages"], 0)
+            with one.compute_loss_context_manager():
+                loss = one._compute_loss(model, alone)
+            loss = loss / one.current_gradient_accumulation_steps if CASES[case].get("kind") == "rloo" else loss
+            loss.backward()
+            grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double())
+    found = torch.tensor([response.gradient_square for response in record.responses]).double()
+    expected = torch.stack(grads).square().sum(1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.max().item() * 1e-3)
+    total = torch.stack(grads).sum(0).square().sum().item()
+    assert record.gradient_square == pytest.approx(total, rel=1e-4)
+
+
+def test_columns_of_responses(tmp_path):
+    one, told = trainer(tmp_path, max_steps=2, gradient_accumulation_steps=2, per_device_train_batch_size=4), []
+    batches = caught(one)
+    watch(one, told=told.append)
+    one.train()
+    rows = [(batch, i) for batch in batches[:2] for i in range(4)]
+    for response, (batch, i) in zip(told[0].responses, rows, strict=True):
+        assert response.advantage == batch["advantages"][i].item()
+        ids = batch["completion_ids"][i][batch["completion_mask"][i].bool()]
+        assert response.length == len(ids)
+        assert response.text == one.processing_class.decode(ids, skip_special_tokens=True)
+        assert response.finished == (ids[-1].item() == one.processing_class.eos_token_id)
+        assert response.reward == pytest.approx(
+            sum(c.isdigit() for c in response.text) / (1 + len(response.text)), abs=1e-6
+        )
+        assert (response.square_norm is None) == (response.advantage == 0)
+        prompts = {r.prompt for r in told[0].responses if r.group == response.group}
+        assert prompts == {response.prompt}
+    assert told[0].learning_rate == pytest.approx(1e-3)
+
+
+def test_two_ranks_end_with_the_same_bits_and_see_what_one_does(tmp_path):
+    """A prompt's responses are spread over the ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    run = [*command, str(ROOT / "tests/helpers/trl_runs.py"), str(tmp_path)]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "alike.json").read_text()) == {"alike": True, "ranks": 2}
+    with (tmp_path / "statistics.jsonl").open() as lines:
+        records = list(read(lines))
+    assert [len(record.responses) for record in records] == [16] * 3
+    assert [len(record.group_squares) for record in records] == [4] * 3
+
+
+def test_what_cannot_be_measured_ends_the_run_by_name(tmp_path):
+    one = trainer(tmp_path, max_steps=1)
+    one.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda gradient: 2 * gradient)
+    watch(one)
+    with pytest.raises(UnmeasuredError, match="up_proj"):
+        one.train()
+    one = trainer(tmp_path, max_steps=1, entropy_coef=0.1)  # the entropy's gradient reaches the head's weight
+    watch(one)
+    with pytest.raises(UnmeasuredError, match=r"embed_tokens|lm_head"):
+        one.train()
+
+
+def test_the_coefficient_that_tokens_have_in_common():
+    slopes = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.4, 0.0], [0.0, 0.0, 0.0], [-2.0, -2.0, -2.0]])
+    assert str(constants(slopes)) == "[0.5, nan, 0.0, -2.0]"
