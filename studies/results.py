@@ -194,7 +194,7 @@ PARTS = (
         (RIVAL, DEFAULT, RLOO),
     ),
     Part("prior", PRIORS, 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
-    Part("penalty", PRIORS[1:], 100, FIVE, (PENALTY,), (DEFAULT,)),
+    Part("penalty", (RIVAL, DEFAULT, *PRIORS[1:]), 100, FIVE, (PENALTY,), (DEFAULT,)),
     Part("clips", CLIPS, 100, FIVE, SUMS, (DEFAULT, COSINE)),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
