@@ -1,11 +1,11 @@
-"""What does it cost TRL to be watched: time and memory of an update with ``oblr.statistics.trl``'s statistics and without?
+"""What does it cost TRL to be watched: time and memory of an update with ``oblr.statistics.trl`` and without?
 
     python benchmarks/watched.py [--quick]
 
 An update is TRL's own: GRPO's loss with its fused head, backward, clipping, AdamW, of 2,048 tokens in one micro-batch,
-a quarter of them the prompt's. The policy is a random Qwen3 of four layers, tied, float32, on one thread. In turns, nine
-rounds; the median of the paired ratios with its 95 % interval. Memory is the peak of a process, over what it was before
-its first update. ``--quick``: one round.
+a quarter of them the prompt's. The policy is a random Qwen3 of four layers, tied, float32, on one thread. In turns,
+nine rounds; the median of the paired ratios with its 95 % interval. Memory is the peak of a process, over what it was
+before its first update. ``--quick``: one round.
 """
 
 import json
