@@ -2,14 +2,13 @@
 
 from typing import Annotated
 
-from annotated_types import Ge, Le
 from lightning import Trainer
 from torch import Tensor
 
 from callbacks.observer import Observer
 from callbacks.rollouts import shares
 from oblr.batch.types import StepStatistics
-from oblr.kinds import Count
+from oblr.kinds import Count, Ge, Le
 from oblr.policy.step import PolicyModule
 from oblr.record.shown import Rows, show
 from oblr.run.plain import verbatim

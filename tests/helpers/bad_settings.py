@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.types import RunMode
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_words import wanted
 
 from oblr.commands import sweep
 from oblr.commands.compose import composer, job_config
@@ -69,11 +69,7 @@ def refuses(kind: Any, value: Any) -> bool:
     """Whether the value is none of this kind. Sections are given in their stead what is none."""
     if kind is None:
         return value is not None and not isinstance(value, dict)  # some may be null
-    try:
-        TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
-    except ValidationError:
-        return True
-    return False
+    return bool(wanted(kind, value))
 
 
 def bad_values(case: Case) -> list[Any]:

@@ -21,7 +21,7 @@ MODULES = [
         "torch.utils.tensorboard",
         "matplotlib.pyplot",
     ),
-    *("datasets", "reasoning_gym", "mpmath", "pint", "pydantic", "torch.distributed.checkpoint"),
+    *("datasets", "reasoning_gym", "mpmath", "pint", "torch.distributed.checkpoint"),
     *("vllm.entrypoints.llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen3"),
 ]
 

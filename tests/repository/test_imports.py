@@ -37,7 +37,6 @@ ONLY_IN = {
     "vllm": {f"rollout/{name}.py" for name in ("vllm", "cpu_worker", "layers", "transfer", "nccl")},
     "hydra": {"commands"},
     "omegaconf": {"commands", "settings"},
-    "pydantic": {"kinds"},
     "peft": {"policy/adapter.py"},
     "lightning": {
         *("policy/step.py", "policy/logged.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),

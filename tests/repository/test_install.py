@@ -5,12 +5,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions, requires, version
+from importlib.metadata import version
 
 import pytest
 import warm
 import yaml
 from conftest import POCKET, ROOT
+from packages import PROVIDERS, needed
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rooms import imported, sources
@@ -22,19 +23,31 @@ from oblr.run.private import CACHES
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
+#: The extras that name it bring the trainer.
+TRAINER = "oblr[train]"
 
 
 def test_environment_yml_has_the_pins_of_pyproject():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
-    pins = [*PYPROJECT["dependencies"], *EXTRAS["cuda"], *EXTRAS["dev"]]
+    pins = [pin for extra in ("train", "cuda", "dev") for pin in EXTRAS[extra] if pin != TRAINER]
     assert pip == [*pins, "--editable ."]
     assert f"python{PYPROJECT['requires-python']}" in environment["dependencies"]
 
 
 def test_everything_is_pinned():
-    for requirement in [*PYPROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["cuda"], *EXTRAS["dev"]]:
+    assert EXTRAS.keys() == {"train", "cpu", "cuda", "dev"}
+    for requirement in {pin for extra in EXTRAS.values() for pin in extra} - {TRAINER}:
         assert re.fullmatch(r"[\w-]+(\[\w+\])?==[\d.]+", requirement), requirement
+
+
+def test_the_trainer_comes_with_its_engines_and_has_what_the_library_takes():
+    assert [name for name, pins in EXTRAS.items() if TRAINER in pins] == ["cpu", "cuda"]
+    pins = {pin.name: pin.specifier for pin in map(Requirement, EXTRAS["train"])}
+    assert {one.name for one in map(Requirement, PYPROJECT["dependencies"])} == {"torch", "transformers"}
+    for requirement in map(Requirement, PYPROJECT["dependencies"]):
+        (pin,) = pins[requirement.name]
+        assert pin.version in requirement.specifier
 
 
 @pytest.fixture
@@ -198,30 +211,9 @@ def test_a_torch_without_cuda_is_no_cuda_install(clone):
     assert make("install", "FLAVOUR=cuda")[1] == ""
 
 
-def needed(requirements):
-    """Packages that pip installs for them, by what is installed here."""
-    found, left = set(), [Requirement(requirement) for requirement in requirements]
-    while left:
-        package = left.pop()
-        key = (canonicalize_name(package.name), *sorted(package.extras))
-        if key in found or canonicalize_name(package.name) not in INSTALLED:
-            continue
-        found.add(key)
-        for line in requires(package.name) or []:
-            further = Requirement(line)
-            extras = package.extras or {""}
-            if further.marker is None or any(further.marker.evaluate({"extra": extra}) for extra in extras):
-                left.append(further)
-    return {name for name, *_ in found}
-
-
-PROVIDERS = packages_distributions()
-INSTALLED = {canonicalize_name(name) for names in PROVIDERS.values() for name in names}
-
-
 def test_what_the_code_needs_does_not_come_through_its_tests():
-    with_tests = needed([*PYPROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["dev"]])
-    without = needed([*PYPROJECT["dependencies"], *EXTRAS["cpu"]])
+    with_tests = needed([*EXTRAS["train"], *EXTRAS["cpu"], *EXTRAS["dev"]])
+    without = needed([*EXTRAS["train"], *EXTRAS["cpu"]])
     names = {name.split(".")[0] for path in sources(ROOT) for name in imported(path)} - sys.stdlib_module_names
     for name in names & PROVIDERS.keys() - {"oblr", "callbacks"}:
         packages = {canonicalize_name(package) for package in PROVIDERS[name]}
@@ -232,7 +224,7 @@ def test_what_the_code_needs_does_not_come_through_its_tests():
 
 
 def test_pins_are_what_is_installed():
-    for requirement in [*PYPROJECT["dependencies"], *EXTRAS["dev"]]:
+    for requirement in [*PYPROJECT["dependencies"], *EXTRAS["train"], *EXTRAS["dev"]]:
         pin = Requirement(requirement)
         assert version(pin.name).partition("+")[0] in pin.specifier, requirement
 

@@ -6,46 +6,93 @@ import re
 import subprocess
 import sys
 import sysconfig
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from packages import REQUIREMENTS, needed
 
 pytestmark = pytest.mark.wheel
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Runs a program of a fresh environment in a folder outside the clone.
-
-    The environment has our wheel, and reads everything else where it is installed already.
-    """
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    wheel = ["wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
-    subprocess.run([*pip, *wheel], check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-    python = folder / "venv" / "bin" / "python"
-    own = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-    (own / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    command = ["wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
+    subprocess.run([*PIP, *command], check=True)
     (file,) = folder.glob("oblr-*.whl")
-    install = ["--python", str(python), "install", "--no-deps", "--no-index", "--ignore-installed", str(file)]
-    subprocess.run([*pip, *install], check=True)
-    (folder / "elsewhere").mkdir()
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return file
 
-    def run(program, *arguments, status=0):
-        command = [folder / "venv" / "bin" / program, *arguments]
-        done = subprocess.run(
-            command, cwd=folder / "elsewhere", env=environment, capture_output=True, text=True, timeout=500
-        )
+
+class Environment:
+    """A fresh environment that has the wheel alone; called, it runs a program of its in a folder outside the clone.
+
+    Attributes:
+        packages: the folder of its packages.
+        folder: the one that programs run in.
+        pip: the beginning of pip's command line for it.
+    """
+
+    def __init__(self, place: Path, wheel: Path):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place / "venv")], check=True)
+        self.programs, self.folder = place / "venv" / "bin", place / "elsewhere"
+        self.packages = Path(sysconfig.get_path("purelib", vars={"base": str(place / "venv")}))
+        self.pip = [*PIP, "--python", str(self.programs / "python")]
+        install = ["install", "--no-deps", "--no-index", "--ignore-installed", str(wheel)]
+        subprocess.run([*self.pip, *install], check=True)
+        self.folder.mkdir()
+
+    def __call__(self, program, *arguments, status=0):
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [self.programs / program, *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == status, done.stderr
         return done.stderr if status else done.stdout
 
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """An environment that reads everything besides the wheel where it is installed already."""
+    run = Environment(tmp_path_factory.mktemp("installed"), wheel)
+    (run.packages / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n")
     for package in ("oblr", "callbacks"):  # not the clone's
-        assert run("python", "-c", f"import {package}; print({package}.__file__)").startswith(str(own))
-    run.folder = folder / "elsewhere"
+        assert run("python", "-c", f"import {package}; print({package}.__file__)").startswith(str(run.packages))
     return run
+
+
+@pytest.fixture(scope="module")
+def library(wheel, tmp_path_factory):
+    """What ``pip install oblr`` makes: the wheel, and of what is installed here only what it requires."""
+    run = Environment(tmp_path_factory.mktemp("library"), wheel)
+    for name in needed(REQUIREMENTS):
+        for top in {file.parts[0] for file in files(name)} - {"..", "__pycache__"}:
+            (run.packages / top).symlink_to(Path(sysconfig.get_path("purelib"), top))
+    return run
+
+
+def test_the_library_needs_what_pip_installs_for_it(library):
+    subprocess.run([*library.pip, "check"], check=True)
+    used = (
+        "import torch, transformers\n"
+        "from oblr.baselines.rloo import RLOOBaseline\n"
+        "from oblr.gradnorm.measure import GradNorms\n"
+        "from oblr.statistics.log import STATISTICS\n"
+        "from oblr.schedules.noise import NoiseSchedule\n"
+        "print(NoiseSchedule(1e-2, 3).level_steps)\n"
+    )
+    assert library("python", "-c", used) == "3\n"
+    for name in ("lightning", "hydra", "omegaconf", "datasets", "vllm", "oblr.policy.step"):
+        assert library("python", "-c", f"import {name}", status=1).splitlines()[-1].startswith("ModuleNotFoundError: ")
+
+
+def test_without_the_trainer_its_commands_say_what_to_install(library):
+    scripts = sorted(path.name for path in library.programs.glob("oblr-*"))
+    assert "oblr-train" in scripts
+    for script in scripts:
+        said = library(script, "experiment=pocket", status=1)
+        assert re.fullmatch(r'error: this Python \(.*\) has no hydra \(pip install "oblr\[train\]"\)\n', said)
 
 
 def test_demo_evaluation_and_report_outside_the_clone(installed):

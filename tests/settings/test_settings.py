@@ -7,18 +7,19 @@ import re
 from typing import Annotated, Any, get_args, get_origin
 
 import pytest
-from bad_settings import OPTIONS, bad_values, cases, is_right, outcome, tries, typed
+from bad_settings import OPTIONS, POOL, bad_values, cases, is_right, outcome, tries, typed
 from composing import composed
 from conftest import ROOT, run_script
 from hydra.utils import get_object
 from hypothesis import HealthCheck, given, settings, strategies
 from omegaconf import OmegaConf
+from pydantic_words import wanted
 
 import oblr.baselines
 from oblr.errors import SettingError
-from oblr.kinds import GIVEN, Part
+from oblr.kinds import GIVEN, Part, check
 from oblr.schedules.noise import NoiseSchedule
-from oblr.settings.check import check_settings
+from oblr.settings.check import SECTIONS, check_settings
 from oblr.settings.declared import OURS, declared, kind_of
 from oblr.settings.kinds import Parts, Section, in_words
 from oblr.settings.others import OTHERS
@@ -82,6 +83,24 @@ def test_every_setting_has_a_meaning_and_every_number_bounds():
             assert in_words(kind), path
             count += 1
     assert count > 300
+
+
+def test_values_are_refused_that_pydantic_refuses_and_in_its_words():
+    """But for two: of what is empty it counts items and characters, and large integers it cannot read as a choice."""
+    sections = (*SCRIPTS.values(), {k: v for k, v in DATA.items() if k != "*"}, *CLASSES.values(), *OTHERS.values())
+    kinds = [kind for section in sections for _, kind, _ in every(section) if not isinstance(kind, SECTIONS)]
+    right = ([0.5, 0.5], [1, 2], ["a"], [""], {"a": 0.5}, {"a": "b"}, {1: 1}, "auto", "norm", 1.0, 2)
+    counted = re.compile("(String|List) should have at least 1 .*")
+    for kind in {str(kind): kind for kind in kinds}.values():
+        for value in (*POOL, *right):
+            said = dict.fromkeys(counted.sub("should not be empty", words) for words in wanted(kind, value))
+            if not said:
+                check("a", kind, value)
+                continue
+            with pytest.raises(SettingError) as error:
+                check("a", kind, value)
+            if not any(words.startswith("Unable to parse") for words in said):
+                assert error.value.fix == f"it {', or '.join(said)}", (kind, value)
 
 
 def every(section: Section, path: str = ""):

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import MinLen
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
 from oblr.baselines.leave_one_out import cross_fitted_means, leave_one_out_means, pooled_means
 from oblr.baselines.prior import EarlierSteps, EarlierVisits, OtherGroups, Prior
-from oblr.kinds import Positive, Share, checked
+from oblr.kinds import NOT_EMPTY, Positive, Share, checked
 
 Form = Literal["leave_one_out", "cross_fitted", "pooled"]
 #: Which responses take part, in words.
@@ -68,7 +67,7 @@ class GradientWeightedBaseline(Baseline):
         self,
         form: Form = "leave_one_out",
         prior: Source = "none",
-        pseudo_counts: Annotated[Sequence[Positive], MinLen(1)] = PSEUDO_COUNTS,
+        pseudo_counts: Annotated[Sequence[Positive], NOT_EMPTY] = PSEUDO_COUNTS,
         decay: Share = 0.9,
     ):
         means = {"leave_one_out": leave_one_out_means, "cross_fitted": cross_fitted_means, "pooled": pooled_means}

@@ -12,13 +12,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor
 
 from oblr import kernels
 from oblr.batch.segments import Segments
 from oblr.batch.types import TokenStatistics
 from oblr.gradnorm import contractions
 from oblr.gradnorm.contractions import LinearNorms
+from oblr.gradnorm.loaded import is_sharded
 from oblr.gradnorm.precision import autocast, no_autocast, rounded
 from oblr.gradnorm.uses import EmbeddingRows, Kept, LinearUse, Use, Weighting
 
@@ -49,7 +49,7 @@ class HeadUse(Use):
 
     def weighted(self, weighting: Weighting) -> Self:
         use, weight = super().weighted(weighting), self.module.get_parameter(self.name)
-        return replace(use, weight=weight.full_tensor().to(self.a.dtype)) if isinstance(weight, DTensor) else use
+        return replace(use, weight=weight.full_tensor().to(self.a.dtype)) if is_sharded(weight) else use
 
     def slices(self) -> Iterator[tuple[int, LinearUse]]:
         """First row and use of each slice; ``∂log π/∂logits = (onehot − π)/temperature``, in the inputs' precision."""

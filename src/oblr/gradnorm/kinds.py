@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
+
+from oblr.gradnorm.loaded import loaded
 
 #: Layers that have been found to be plain RMSNorms, and to be scales, or not to be.
 _RMS_NORMS: WeakSet[nn.Module] = WeakSet()
@@ -37,7 +38,8 @@ def is_linear(module: nn.Module) -> bool:
 
 def is_transposed(module: nn.Module) -> bool:
     """Whether ``y = x W + b``."""
-    return isinstance(module, Conv1D) and type(module).forward is Conv1D.forward
+    conv1d = loaded("transformers.pytorch_utils", "Conv1D")
+    return isinstance(module, conv1d) and type(module).forward is conv1d.forward
 
 
 def lookup_scale(module: nn.Embedding, forward: Callable[[Tensor], Tensor]) -> Tensor | None:

@@ -12,9 +12,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from oblr.gradnorm.kinds import is_linear, is_transposed
+from oblr.gradnorm.loaded import loaded
 
 Passes = Literal["one", "two"]
 #: The better one first.
@@ -174,7 +174,8 @@ def _modules(module: nn.Module, again: bool = False) -> Iterator[tuple[nn.Module
 
 
 def _recomputes(module: nn.Module) -> bool:
-    return isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing
+    checkpointing = loaded("transformers.modeling_layers", "GradientCheckpointingLayer")
+    return isinstance(module, checkpointing) and module.gradient_checkpointing
 
 
 def _linear(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,19 +1,22 @@
 """What the layers of one captured backward pass hand in, added up: norms of sequences and gradients of parameters."""
 
 from contextlib import suppress
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial, Placement
 
 from oblr.batch.segments import Segments
 from oblr.errors import SettingError
 from oblr.gradnorm.axes import token_axis
 from oblr.gradnorm.contractions import LinearNorms, square_norm
 from oblr.gradnorm.head import HeadUse
+from oblr.gradnorm.loaded import is_sharded
 from oblr.gradnorm.precision import autocast, no_autocast
 from oblr.gradnorm.uses import Kept, LinearUse, TiedHead, Use, Weighting
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Mode = Literal["norms", "record", "weights", "sum"]
 
@@ -76,7 +79,7 @@ class Tape:
         self.rows = torch.Size()  # (R, L), once it is known
         self.head, self.embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
         self.tied = self.head.weight is self.embedding.weight
-        self.sharded = isinstance(self.embedding.weight, DTensor)
+        self.sharded = is_sharded(self.embedding.weight)
         self.tied_head: TiedHead | None = None
         self.kept: list[Kept] = []
         self.sum = GradientSum()
@@ -196,7 +199,7 @@ def _total(square_norms: list[Tensor], segments: Segments) -> Tensor:
 
 def _room(p: nn.Parameter) -> Tensor | None:
     """``p``'s gradient so far, if more of it can be added in place."""
-    fits = p.grad is not None and not isinstance(p.grad, DTensor) and p.grad.dtype == torch.float32
+    fits = p.grad is not None and not is_sharded(p.grad) and p.grad.dtype == torch.float32
     return p.grad if fits else None
 
 
@@ -222,7 +225,7 @@ class Reduction:
 
     def add(self, p: nn.Parameter, gradient: Tensor) -> None:
         """Start on the way of a whole gradient; where that of another is under way, that one arrives first."""
-        started = p, _summed_over_ranks(p, gradient) if isinstance(p, DTensor) else gradient
+        started = p, _summed_over_ranks(p, gradient) if is_sharded(p) else gradient
         try:
             self._arrive()
         finally:
@@ -232,7 +235,7 @@ class Reduction:
         if self.travelling is None:
             return
         (p, gradient), self.travelling = self.travelling, None
-        if isinstance(p, DTensor):  # a shard is divided, which is less than the whole
+        if is_sharded(p):  # a shard is divided, which is less than the whole
             gradient = gradient / p.device_mesh.size()
         if p.grad is not None:
             p.grad += gradient.to(p.device)
@@ -240,8 +243,10 @@ class Reduction:
             p.grad = gradient.to(p.device, p.dtype)
 
 
-def _summed_over_ranks(p: DTensor, gradient: Tensor) -> DTensor:
+def _summed_over_ranks(p: "DTensor", gradient: Tensor) -> "DTensor":
     """The sum of the ranks' gradients, in shards as ``p``; it is waited for where it is used."""
+    from torch.distributed.tensor import DTensor, Partial, Placement  # who has a shard has imported it
+
     mesh = p.device_mesh
     placements: list[Placement] = [Partial()] * mesh.ndim
     total = DTensor.from_local(gradient, mesh, placements)

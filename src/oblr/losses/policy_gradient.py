@@ -3,12 +3,11 @@
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
 from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
-from oblr.kinds import LARGEST, checked
+from oblr.kinds import LARGEST, Ge, Le, checked
 from oblr.losses.base import Normalise, Surrogate
 
 Ratio = Literal["sequence", "token", "none"]

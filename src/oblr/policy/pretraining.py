@@ -7,13 +7,12 @@ from typing import Annotated, Any, TypedDict, cast
 
 import lightning as L
 import torch
-from annotated_types import Ge, Le
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from oblr.kinds import Count, Few, Part, Positive, Rate
+from oblr.kinds import Count, Few, Ge, Le, Part, Positive, Rate
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 #: Single digits, words with their punctuation, operators with their spaces, white space, anything else.

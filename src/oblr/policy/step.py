@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import Annotated, Any, Literal, cast
 
 import torch
-from annotated_types import Ge, Le
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -22,7 +21,7 @@ from oblr.batch.types import LogprobGap, Moments, RolloutBatch, StepStatistics
 from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm.measure import GradNorms, Measured
 from oblr.gradnorm.precision import rounded_once
-from oblr.kinds import Count, Few, Positive, Precision, Temperature, checked
+from oblr.kinds import Count, Few, Ge, Le, Positive, Precision, Temperature, checked
 from oblr.losses.base import Surrogate
 from oblr.losses.kl import KLPenalty
 from oblr.policy.adapter import LoRA

@@ -22,7 +22,7 @@ from oblr.settings.kinds import Parts, Section, Setting
 
 OURS = ("oblr.", "callbacks.")
 #: Modules that are imported to know what an annotation means, beside the standard library.
-QUICK = ("annotated_types", "oblr.kinds")
+QUICK = ("oblr.kinds",)
 #: `` :class:`~a.b.C` `` and the like; of a number, as in `` :data:`MOST` ``, the reference has the value.
 ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 #: An argument, or several, in the ``Args:`` of a docstring.

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
-
-from oblr.kinds import LARGEST, MOST, Part
+from oblr.kinds import LARGEST, MOST, Bound, Part
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,8 @@ def in_words(kind: Any) -> str:
     return plain.get(kind, "anything")
 
 
-def _bound(bound: BaseMetadata) -> str:
+def _bound(mark: Any) -> str:
     """A limit in signs; "" where it only keeps out slips of the finger."""
-    for kind, name, sign in ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<")):
-        if isinstance(bound, kind):
-            limit = getattr(bound, name)
-            return "" if abs(limit) in (MOST, LARGEST, 2**20, 2**32) else f"{sign} {limit:g}"
+    if isinstance(mark, Bound):
+        return "" if abs(mark.limit) in (MOST, LARGEST, 2**20, 2**32) else f"{mark.sign} {mark.limit:g}"
     return "of one or more"

@@ -2,9 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, MinLen
-
-from oblr.kinds import Count, Decay, Few, Natural, NonNegative, Part, Positive, Share, Text
+from oblr.kinds import NOT_EMPTY, Count, Decay, Few, Ge, Le, Natural, NonNegative, Part, Positive, Share, Text
 from oblr.settings.kinds import Section, section
 
 NONE_OF_IT = "Lightning's; training has no such batches"
@@ -39,7 +37,7 @@ OTHERS: dict[str, Section] = {
         accelerator=(Literal["auto", "cpu", "gpu", "cuda"], "what computes; auto: GPUs where there are any"),
         strategy=(Part("oblr.run"), "how devices share the policy"),
         devices=(
-            Few | Annotated[list[Natural], MinLen(1)] | Literal["auto"],
+            Few | Annotated[list[Natural], NOT_EMPTY] | Literal["auto"],
             "how many on a machine, or all of them",
         ),
         num_nodes=(Few, "machines"),

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
-
 from oblr.kinds import (
     Count,
     Few,
+    Ge,
+    Le,
     Natural,
     NonNegative,
     Part,
