@@ -84,7 +84,8 @@ def broke(steps: Sequence[StepRecord]) -> int | None:
     """The place of the step after which the policy could no longer what it could before; None where there is none.
 
     After it the mean reward of each of the five steps that follow lies below half of what it was, above the least, in
-    the mean of the five steps before; and by more than five standard errors over prompts.
+    the mean of the five steps before; and by more than four standard errors over prompts; two where not a tenth is left, in all of them
+    together.
     """
     given = rewards(steps)
     if len(steps) < WINDOW or not given or max(given) == min(given):
@@ -98,7 +99,8 @@ def broke(steps: Sequence[StepRecord]) -> int | None:
         before, after = fmean(means[max(0, place - 4) : place + 1]), means[place + 1 : place + 6]
         own = [value for of in prompts[max(0, place - 4) : place + 1] for value in of]
         error = (mean(own).high - mean(own).value) / Z
-        if max(after) < 0.5 * before and before - fmean(after) > 5 * error:
+        errors = 2 if fmean(after) < 0.1 * before else 4
+        if max(after) < 0.5 * before and before - fmean(after) > errors * error:
             return place
     return None
 
@@ -132,9 +134,9 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
 
     - the policy has broken (:func:`broke`), and half of the steps until then, signal alone, promised by first order
       more than half of the range of rewards: it would have broken without any noise;
-    - where updates are ``−η ĝ``, the first-order gain ``Σ η_t (‖ĝ_t‖² − tr H/N)``, without bias, promises a change of
-      the mean reward; half of it comes at the best single step, all at a small one, none where steps are twice too
-      long. Said where less than a quarter comes, by the ends of both 95 % intervals;
+    - in a policy that has not, where updates are ``−η ĝ``, the first-order gain ``Σ η_t (‖ĝ_t‖² − tr H/N)``, without
+      bias, promises a change of the mean reward; half of it comes at the best single step, all at a small one, none
+      where steps are twice too long. Said where less than a quarter comes, by the ends of both 95 % intervals;
     - where the angle between successive gradients is known, its mean cosine lies below −0.1 by a 95 % interval: each
       step takes back the one before.
     """
@@ -145,7 +147,7 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
         return None
     if (sign := _breaking(steps)) is not None:
         return _overshoot(steps, sign)
-    if len(steps) < 2 * WINDOW:
+    if broke(steps) is not None or len(steps) < 2 * WINDOW:
         return None
     given = [rewards([step]) for step in steps]
     gains = [(step.learning_rate or 0.0) * signal(step) for step in steps]

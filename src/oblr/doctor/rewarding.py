@@ -65,12 +65,12 @@ def _part(step: StepRecord, place: int) -> str:
 def paid_for_nothing(steps: Sequence[StepRecord]) -> Finding | None:
     """Responses without content are paid, and better than others to the same prompts.
 
-    Without content are those of at most a quarter of the median length in the run's first steps. Compared inside the
+    Without content are those of at most a quarter of the median length in the first step. Compared inside the
     groups that have both kinds, so that easy prompts, which need few words, do not count. Said where, of at least 20
     such groups, empty responses get at least 95 % of the best reward and 0.15 of it more than the others, by the ends
     of 95 % intervals over groups. Short and right is no illness: such responses are not always paid where others fail.
     """
-    early = [one.length for step in steps[:5] for one in step.responses if one.length]
+    early = [one.length for step in steps[:1] for one in step.responses if one.length]
     if not early:
         return None
     short = EMPTY * median(early)

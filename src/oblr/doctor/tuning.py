@@ -12,7 +12,7 @@ from oblr.statistics.log import StepRecord
 #: Steps without which nothing is advised.
 LEAST = 16
 #: Share of signal in what the steps move below which N is too small, and above which it is larger than pays.
-NOISY, CLEAR = 0.15, 0.9
+NOISY, CLEAR = 0.2, 0.9
 #: The same where the reward does not rise.
 HINDERED = 0.45
 #: What a change has to take off the noise, at least.
@@ -93,8 +93,8 @@ def large_groups(steps: Sequence[StepRecord]) -> Finding | None:
 def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
     """Steps are mostly noise: N is far below the critical number of prompts.
 
-    Said where the 95 % interval of the signal's share of what the steps move lies below 15 %, so that doubling N would
-    almost double the progress of a step; or below 45 %, where noise has kept the run from its task: the policy broke
+    Said where the 95 % interval of the signal's share of what the steps move lies below 20 %, so that doubling N would
+    give a step 1.7 times its progress; or below 45 %, where noise has kept the run from its task: the policy broke
     (:func:`~oblr.doctor.moving.broke`), or the mean reward does not rise, by the 95 % interval of its slope.
     """
     found = signal_share(steps)
