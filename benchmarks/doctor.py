@@ -9,8 +9,9 @@ given every run in which it is crossed. rl-doctor 0.2 is not on the package inde
 """
 
 import random
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,6 @@ from callbacks.grad_stats import GradStats
 from callbacks.observer import Observer
 from oblr.batch.types import ResponseTokens, Rollout, RolloutBatch, StepStatistics
 from oblr.doctor.diagnosis import diagnose
-from oblr.doctor.findings import Finding
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.statistics.log import StepRecord, append, read
@@ -34,7 +34,7 @@ from oblr.statistics.log import StepRecord, append, read
 CACHE = ROOT / ".cache" / "doctor"
 STEPS = 32
 #: Of all runs.
-BASE = ("rollout.engine=hf", f"steps={STEPS}", "rollout.reward_pool.trust=true")
+BASE = ("rollout.engine=hf", "rollout.reward_pool.trust=true")
 
 Change = Callable[[PolicyModule, RolloutDataModule, int], None]
 
@@ -186,18 +186,18 @@ class Kept(Observer):
         append(self.path, record(stats, trainer.current_epoch + 1, plain(policy)))
 
 
-def path_of(name: str, seed: int) -> Path:
-    return CACHE / f"{name.replace(' ', '_')}-{seed}.jsonl"
+def path_of(name: str, seed: int, folder: Path) -> Path:
+    return folder / f"{name.replace(' ', '_')}-{seed}.jsonl"
 
 
-def steps_of(name: str, seed: int) -> list[StepRecord]:
-    """Of the run with this fault, which is trained if it has not been."""
-    fault, path = FAULTS.get(name, Fault("")), path_of(name, seed)
+def steps_of(name: str, seed: int, folder: Path, count: int) -> list[StepRecord]:
+    """Of the run of so many steps with this fault, which is trained if it has not been."""
+    fault, path = FAULTS.get(name, Fault("")), path_of(name, seed, folder)
     if not path.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         part, start = path.with_suffix(".part"), time.time()
         part.unlink(missing_ok=True)
-        overrides = [*BASE, f"seed={seed}", *fault.overrides]
+        overrides = [*BASE, f"steps={count}", f"seed={seed}", *fault.overrides]
         observed(overrides, Kept(part), "pocket", lambda policy, data: fault.change(policy, data, seed))
         part.rename(path)
         print(f"{name}, seed {seed}: {time.time() - start:.0f} s", flush=True)
@@ -211,55 +211,46 @@ def crossed(steps: Sequence[StepRecord]) -> bool:
     return any(lengths[i] > fmean(lengths[:i]) + 3 * stdev(lengths[:i]) for i in range(8, len(lengths)))
 
 
-def named(finding: Finding, name: str, seed: int) -> bool:
-    """Whether the response at fault is the one that was planted."""
-    culprit = FAULTS[name].culprit
-    return culprit is not None and (finding.step, finding.response) == culprit(seed)
-
-
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--seeds", type=int, default=10, help="runs with each fault")
     options.add_argument("--healthy", type=int, default=20, help="runs without any")
     options.add_argument("--kept", action="store_true", help="train nothing")
     asked = options.parse_args()
-    faults = ["N = 2"] if asked.quick else list(FAULTS)
-    seeds, healthy = (1, 0) if asked.quick else (asked.seeds, asked.healthy)
+    if asked.quick:
+        with tempfile.TemporaryDirectory() as name:
+            return examine("doctor-quick", {"N = 2": [1], HEALTHY: [1]}, Path(name), 6)
+    wanted = {name: asked.seeds for name in FAULTS} | {HEALTHY: asked.healthy}
+    runs = {
+        name: [seed for seed in range(1, many + 1) if not asked.kept or path_of(name, seed, CACHE).exists()]
+        for name, many in wanted.items()
+    }
+    return examine("doctor", runs, CACHE, STEPS)
 
-    def seeds_of(name: str, count: int) -> list[int]:
-        return [seed for seed in range(1, count + 1) if not asked.kept or path_of(name, seed).exists()]
 
-    figures, culprits, table = list[Figure](), list[bool](), list[dict[str, object]]()
-    for name in faults:
-        found, seen = list[bool](), list[bool]()
-        for seed in seeds_of(name, seeds):
-            steps = steps_of(name, seed)
-            findings = diagnose(steps)
-            found.append(bool(findings) and findings[0].name == FAULTS[name].finding)
-            seen.append(crossed(steps))
-            if FAULTS[name].culprit:
-                culprits.append(bool(findings) and named(findings[0], name, seed))
+def examine(result: str, runs: Mapping[str, Sequence[int]], folder: Path, count: int) -> None:
+    """Write what the doctor finds in these runs, by fault and seed, of so many steps each."""
+    figures, culprits, table, false = list[Figure](), list[bool](), list[dict[str, object]](), 0
+    for name, seeds in runs.items():
+        right, seen = list[bool](), list[bool]()
+        for seed in seeds:
+            steps = steps_of(name, seed, folder, count)
+            findings, culprit = diagnose(steps), FAULTS[name].culprit if name in FAULTS else None
             table.append({"run": name, "seed": seed, "findings": [one.name for one in findings]})
-        if found:
-            figures += [
-                at_least(f"{name}: right finding first, of {len(found)} runs", fmean(found), "share", 0.95),
-                Figure(f"{name}: threshold on ‖ĝ‖ crossed", fmean(seen), "share"),
-            ]
-    false, alarms = 0, 0
-    runs = seeds_of(HEALTHY, healthy)
-    for seed in runs:
-        steps = steps_of(HEALTHY, seed)
-        findings = diagnose(steps)
-        false, alarms = false + len(findings), alarms + crossed(steps)
-        table.append({"run": HEALTHY, "seed": seed, "findings": [one.name for one in findings]})
-    if runs:
-        figures += [
-            at_most(f"healthy: findings in {len(runs)} runs", false, "findings", len(runs) / 20),
-            Figure("healthy: threshold on ‖ĝ‖ crossed", alarms / len(runs), "share"),
-        ]
+            seen.append(crossed(steps))
+            right.append(name in FAULTS and bool(findings) and findings[0].name == FAULTS[name].finding)
+            if culprit:
+                culprits.append(bool(findings) and (findings[0].step, findings[0].response) == culprit(seed))
+            false += len(findings) if name == HEALTHY else 0
+        if name != HEALTHY and seeds:
+            figures.append(at_least(f"{name}: right finding first", fmean(right), f"of {len(seeds)} runs", 0.95))
+        elif seeds:
+            figures.append(at_most(f"{HEALTHY}: findings", false, f"in {len(seeds)} runs", len(seeds) / 20))
+        if seeds:
+            figures.append(Figure(f"{name}: threshold on ‖ĝ‖ crossed", fmean(seen), f"of {len(seeds)} runs"))
     if culprits:
-        figures.append(at_least(f"culprit named right, of {len(culprits)}", fmean(culprits), "share", 0.99))
-    write("doctor-quick" if asked.quick else "doctor", figures, runs=table)
+        figures.append(at_least("culprit named right", fmean(culprits), f"of {len(culprits)} runs", 0.99))
+    write(result, figures, runs=table)
 
 
 if __name__ == "__main__":

@@ -83,9 +83,8 @@ def _usual(steps: Sequence[StepRecord]) -> float:
 def broke(steps: Sequence[StepRecord]) -> int | None:
     """The place of the step after which the policy could no longer what it could before; None where there is none.
 
-    After it the mean reward of each of the five steps that follow lies below half of what it was, above the least, in
-    the mean of the five steps before; and by more than four standard errors over prompts; two where not a tenth is left, in all of them
-    together.
+    Each of the five steps that follow has less than half the mean reward of the five steps before, counted from the
+    least. Together they lie four standard errors over prompts below it; two, where not a tenth of it is left.
     """
     given = rewards(steps)
     if len(steps) < WINDOW or not given or max(given) == min(given):
