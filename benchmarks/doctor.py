@@ -86,12 +86,12 @@ def hundred(rollouts: list[Rollout], size: int, step: int, seed: int) -> list[Ro
 
 
 def repeated(rollouts: list[Rollout], size: int, step: int, seed: int) -> list[Rollout]:
-    """One response of a step takes the place of half of its group; it is the least likely one."""
+    """One response of a step, the least likely, takes the place of all others to its prompt but one."""
     at, _ = single(seed)
     if step != at:
         return rollouts
     first = unlikely(rollouts) // size * size
-    others = [i for i in range(first, first + size) if i != unlikely(rollouts)][: size // 2 - 1]
+    others = [i for i in range(first, first + size) if i != unlikely(rollouts)][: size - 2]
     return [rollouts[unlikely(rollouts)] if i in others else one for i, one in enumerate(rollouts)]
 
 
@@ -220,7 +220,7 @@ def main() -> None:
     if asked.quick:
         with tempfile.TemporaryDirectory() as name:
             return examine("doctor-quick", {"N = 2": [1], HEALTHY: [1]}, Path(name), 6)
-    wanted = {name: asked.seeds for name in FAULTS} | {HEALTHY: asked.healthy}
+    wanted = dict.fromkeys(FAULTS, asked.seeds) | {HEALTHY: asked.healthy}
     runs = {
         name: [seed for seed in range(1, many + 1) if not asked.kept or path_of(name, seed, CACHE).exists()]
         for name, many in wanted.items()

@@ -22,7 +22,7 @@ DRIFT = 0.1
 #: What is more than rounding makes in float32, and the factor by which new weights reduce it.
 DRIFTING, FALL = 0.003, 100.0
 #: log₁₀ of how likely all that is called a duplicate may be by chance, in a whole run.
-CHANCE = -6.0
+CHANCE = -4.0
 
 
 def foreign_gradient(steps: Sequence[StepRecord]) -> Finding | None:
@@ -139,7 +139,7 @@ def duplicates(steps: Sequence[StepRecord]) -> Finding | None:
     """A response stands in its group more often than its own probability allows.
 
     Given one copy, each of the other G − 1 responses is the same with probability π(o|q), so their number is binomial.
-    The tail, times the number of responses looked at, is what chance would show in a run: below 10⁻⁶ it is none.
+    The tail, times the number of responses looked at, is what chance would show in a run: below 10⁻⁴ it is none.
     Nothing is said where log-probabilities or texts were not kept: at low entropy equal texts are usual.
     """
     looked, least = 0, (0.0, 0, 0, 0.0, 0)
