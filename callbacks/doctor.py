@@ -93,7 +93,7 @@ def responses(stats: StepStatistics) -> Iterator[Response]:
         texts: dict[str, Any] = {}
         if rollout is not None:
             texts = {"prompt": short(rollout.problem.prompt), "text": short(rollout.text)}
-            numbers["logprob"] = known(math.fsum(rollout.completion.logprobs))
+            numbers["logprob"] = known(sum(rollout.completion.logprobs))
         yield Response(group=place // size, **numbers, **texts)
 
 
@@ -104,8 +104,6 @@ def known(value: float) -> float | None:
 
 def short(text: str) -> str:
     """A text, or its beginning and a digest of it: the texts of a run's steps would take too much memory."""
-    return (
-        text
-        if len(text) <= LONGEST
-        else f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(errors='replace')).hexdigest()}"
-    )
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(errors='replace')).hexdigest()}"
