@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.problem import Completion
 from oblr.record.curves import read_curves
+from oblr.rollout.datamodule import RolloutDataModule
 from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import Block, Part
 from oblr.run.terminal import quiet_terminal
@@ -188,8 +189,13 @@ def train(overrides: Sequence[str], experiment: str, every: int, norms_every: in
     return recorder.record
 
 
-def observed(overrides: Sequence[str], observer: Observer, experiment: str) -> None:
-    """One run with one observer."""
+def observed(
+    overrides: Sequence[str],
+    observer: Observer,
+    experiment: str,
+    change: Callable[[PolicyModule, RolloutDataModule], None] = lambda policy, data: None,
+) -> None:
+    """One run with one observer; ``change`` may alter policy and rollouts before it begins."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cfg = composed([*overrides, f"paths.output_dir={folder}"], experiment)
@@ -200,6 +206,7 @@ def observed(overrides: Sequence[str], observer: Observer, experiment: str) -> N
             data = hydra.utils.instantiate(cfg.rollout, **told, _convert_="all")
             data.engine, data.weights, data.clock = engine(experiment), policy.weights, policy.clock
             data.greedy = policy.baseline.needs_greedy
+            change(policy, data)
             L.seed_everything(cfg.seed)
             settings = {"callbacks": [observer], "logger": False, "enable_checkpointing": False}
             hydra.utils.instantiate(cfg.trainer, **settings).fit(policy, datamodule=data)

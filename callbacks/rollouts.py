@@ -93,6 +93,7 @@ def rows(step: int, policy: PolicyModule, stats: StepStatistics) -> Iterator[dic
     for i, rollout in enumerate(batch.rollouts):
         group, response = stats.first + i // size, i % size
         own = {name: column[group][response] for name, column in columns.items()}
+        own["logprob"] = sum(rollout.completion.logprobs)
         numbers = {name: value if math.isfinite(value) else None for name, value in own.items()}
         yield {
             "step": step,

@@ -7,6 +7,7 @@ from short_forms import check
 
 NAMES = [
     "confinement",
+    "doctor",
     "eval",
     "first_hour",
     "folders",

@@ -19,6 +19,8 @@ ALLOWED = {
     "metrics": set(),
     "run": {"errors", "kinds", "metrics"},
     "record": {"run", "metrics", "batch"},
+    "statistics": {"batch"},
+    "doctor": {"errors", "statistics", "record", "run"},
     "answers": set(),
     "rewards": BASE | {"run", "answers"},
     "data": BASE | {"run"},
@@ -26,11 +28,11 @@ ALLOWED = {
     "rollout": BASE | {"run", "data", "rewards", "policy"},
     "evaluation": BASE | {"run", "data", "rewards", "metrics"},
     "plan": BASE | {"run", "gradnorm", "baselines", "losses", "schedules", "policy", "rollout"},
-    "callbacks": BASE | LEAVES | {"run", "record", "policy", "rollout", "evaluation"},
+    "callbacks": BASE | LEAVES | {"run", "record", "policy", "rollout", "evaluation", "statistics", "doctor"},
     "settings": {"errors", "kinds"},
-    "report": BASE | {"run", "record", "metrics", "evaluation"},
+    "report": BASE | {"run", "record", "metrics", "evaluation", "doctor"},
     "commands": BASE | LEAVES | {"run", "policy", "rollout", "evaluation", "plan", "record", "settings", "report"},
-    SCRIPTS: {"commands"},
+    SCRIPTS: {"commands", "doctor"},
 }
 #: package → the only places that may import it
 ONLY_IN = {

@@ -15,6 +15,7 @@ DERIVED = {
         ),
         Column("what is taken from the reward", "baseline", "baseline"),
         Column("probability under the policy over that under the engine", "ratio", "importance ratio"),
+        Column("logarithm of its probability under the engine, nats", "logprob"),
     )
 }
 

@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from oblr.doctor.diagnosis import diagnose, sentences
+from oblr.doctor.reading import read
+from oblr.errors import SettingError
 from oblr.record.rollouts import columns
 from oblr.record.tags import BANDS, first, meaning, name
 from oblr.report.comparison import comparison, configuration
@@ -106,6 +109,7 @@ def content(runs: Sequence[Run], shelf: Shelf | None = None) -> dict[str, Any]:
             "last": {tag: [at[-1], values[-1]] for tag, (at, values) in run.curves.items()},
             "took": [len(spent := run.curves.get("time/step", ([], []))[1]), sum(spent)],
             "warnings": run.warnings,
+            "doctor": found(run) if len(runs) == 1 else [],
             "resumed": run.resumed,
             **of_run,
         }
@@ -124,6 +128,15 @@ def content(runs: Sequence[Run], shelf: Shelf | None = None) -> dict[str, Any]:
         "meanings": {tag: meaning(tag) for tag in tags},
         "names": {tag: name(tag) for tag in tags},
     }
+
+
+def found(run: Run) -> list[str]:
+    """What the doctor says of it; nothing where its responses were not kept."""
+    try:
+        steps = read(run.folder)
+    except SettingError:
+        return []
+    return sentences(steps, diagnose(steps), ours=True)
 
 
 def charted(tags: Sequence[str]) -> dict[str, list[str]]:

@@ -32,6 +32,7 @@ class Response:
         finished: whether it ended by itself, before the limit of tokens.
         log_ratio: ``log π(o_i|q) − log μ(o_i|q)`` to the policy that it was sampled from, in nats.
         entropy: mean entropy of the distributions that its tokens were drawn from, in nats.
+        logprob: ``log μ(o_i|q)`` under what it was sampled from, in nats.
         prompt, text: as they are read.
     """
 
@@ -45,6 +46,7 @@ class Response:
     finished: bool | None = None
     log_ratio: float | None = None
     entropy: float | None = None
+    logprob: float | None = None
     prompt: str | None = None
     text: str | None = None
 
@@ -63,6 +65,7 @@ class StepRecord:
         turn: cosine of this step's gradient with that of the step before.
         estimated: whether norms of groups and alignments are unbiased estimates from random projections; all other
             numbers are exact.
+        plain: whether it was ``−η ĝ``, as under SGD without momentum.
         layers: share of each layer in ``Σ_i ‖g_i‖²``, by its name.
     """
 
@@ -74,6 +77,7 @@ class StepRecord:
     clipped: float | None = None
     turn: float | None = None
     estimated: bool = False
+    plain: bool = False
     layers: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -23,6 +23,7 @@ function about() {
   const parts = [...new Set(data.runs.flatMap((run) => Object.keys(run.method ?? {})))];
   const steps = sum(data.runs.map((run) => run.took[0])), time = sum(data.runs.map((run) => run.took[1]));
   const lines = [
+    ["doctor", several ? [] : first.doctor ?? []],
     ["command", said((run) => run.command)],
     ["model", said((run) => run.model)],
     ...parts.map((part) => [part, said((run) => run.method?.[part])]),

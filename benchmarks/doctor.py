@@ -1,0 +1,257 @@
+"""Whether the doctor finds what ails a run: twelve faults planted in runs of experiment=pocket, beside healthy ones.
+
+    python benchmarks/doctor.py [--quick] [--seeds 10] [--healthy 20] [--kept]
+
+Each run keeps its statistics in .cache/doctor and is not repeated; ``--kept`` looks at those that are there and trains
+none. A fault is found where the doctor's first finding is the one that belongs to it. Beside it is a plain threshold:
+whether ``‖ĝ‖`` ever exceeds the mean of the steps before by three standard deviations. It names no cause, so it is
+given every run in which it is crossed. rl-doctor 0.2 is not on the package index that this was measured with.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+
+import torch
+from figures import ROOT, Figure, at_least, at_most, parser, write
+from lightning import Trainer
+from training import observed
+
+from callbacks.doctor import plain, record
+from callbacks.grad_stats import GradStats
+from callbacks.observer import Observer
+from oblr.batch.types import ResponseTokens, Rollout, RolloutBatch, StepStatistics
+from oblr.doctor.diagnosis import diagnose
+from oblr.policy.step import PolicyModule
+from oblr.rollout.datamodule import RolloutDataModule
+from oblr.statistics.log import StepRecord, append, read
+
+CACHE = ROOT / ".cache" / "doctor"
+STEPS = 32
+#: Of all runs.
+BASE = ("rollout.engine=hf", "rollout.reward_pool.trust=true")
+
+Change = Callable[[PolicyModule, RolloutDataModule, int], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a run, and the finding that should come first.
+
+    Attributes:
+        finding: its name.
+        overrides: of the run's settings.
+        change: what is altered before the run begins, given its seed.
+        culprit: the response at fault, if there is one: step and place in it, given the seed.
+    """
+
+    finding: str
+    overrides: tuple[str, ...] = ()
+    change: Change = lambda policy, data, seed: None
+    culprit: Callable[[int], tuple[int, int]] | None = None
+
+
+# --- what is planted ------------------------------------------------------------------------------------------------
+
+
+def batches(alter: Callable[[list[Rollout], int, int, int], list[Rollout]]) -> Change:
+    """Alter the rollouts of every step: given them, G, the step and the seed."""
+
+    def change(policy: PolicyModule, data: RolloutDataModule, seed: int) -> None:
+        step = policy.training_step
+
+        def altered(batch: RolloutBatch, *others: int) -> dict[str, StepStatistics]:
+            rollouts = alter(batch.rollouts, batch.group_size, policy.current_epoch + 1, seed)
+            return step(replace(batch, rollouts=rollouts), *others or (0,))
+
+        policy.training_step = altered  # type: ignore[method-assign]
+
+    return change
+
+
+def single(seed: int) -> tuple[int, int]:
+    """Step and place of the one response that something happens to."""
+    draw = random.Random(seed)
+    return draw.randrange(STEPS // 2, STEPS - 2), draw.randrange(128)
+
+
+def hundred(rollouts: list[Rollout], size: int, step: int, seed: int) -> list[Rollout]:
+    at, place = single(seed)
+    return [replace(one, reward=100.0) if (step, i) == (at, place) else one for i, one in enumerate(rollouts)]
+
+
+def repeated(rollouts: list[Rollout], size: int, step: int, seed: int) -> list[Rollout]:
+    """One response of a step, the least likely, takes the place of all others to its prompt but one."""
+    at, _ = single(seed)
+    if step != at:
+        return rollouts
+    first = unlikely(rollouts) // size * size
+    others = [i for i in range(first, first + size) if i != unlikely(rollouts)][: size - 2]
+    return [rollouts[unlikely(rollouts)] if i in others else one for i, one in enumerate(rollouts)]
+
+
+def unlikely(rollouts: Sequence[Rollout]) -> int:
+    return min(range(len(rollouts)), key=lambda i: sum(rollouts[i].completion.logprobs))
+
+
+def paid_for_nothing(rollouts: list[Rollout], size: int, step: int, seed: int) -> list[Rollout]:
+    """Whatever comes without any working is paid."""
+    return [replace(one, reward=1.0) if one.text.startswith("Answer:") else one for one in rollouts]
+
+
+def hopeless(rollouts: list[Rollout], size: int, step: int, seed: int) -> list[Rollout]:
+    """Three in four problems pay nothing."""
+    return [replace(one, reward=0.0) if sum(one.prompt_ids) % 4 else one for one in rollouts]
+
+
+def coarse(policy: PolicyModule, data: RolloutDataModule, seed: int) -> None:
+    """Importance ratios are rounded to bfloat16."""
+    update = policy.update
+    fine = ResponseTokens.__dict__["sequence_logs"]
+
+    def rounded(tokens: ResponseTokens) -> torch.Tensor:
+        return tokens.sums(tokens.logs).exp().bfloat16().double().log()
+
+    def altered(*given, **named):
+        found = cached_property(rounded)
+        found.__set_name__(ResponseTokens, "sequence_logs")
+        ResponseTokens.sequence_logs = found  # type: ignore[method-assign]
+        try:
+            return update(*given, **named)
+        finally:
+            ResponseTokens.sequence_logs = fine
+
+    policy.update = altered  # type: ignore[method-assign]
+
+
+def stale(policy: PolicyModule, data: RolloutDataModule, seed: int) -> None:
+    """The engine gets new weights at every eighth step alone."""
+    kept: list[tuple[str, torch.Tensor]] = []
+
+    def weights():
+        if not kept or policy.current_epoch % 8 == 0:
+            kept[:] = [(name, tensor.detach().clone()) for name, tensor in policy.weights()]
+        return iter(kept)
+
+    data.weights = weights
+
+
+def scaled(policy: PolicyModule, data: RolloutDataModule, seed: int) -> None:
+    """A layer's gradient is 30 times what it should be."""
+    moments = policy.moments
+
+    def altered(squares: torch.Tensor):
+        layers = [p for p in policy.scorer.lm.model.layers[1].mlp.parameters() if p.grad is not None]
+        for p in layers:
+            p.grad.mul_(30)
+        return moments(squares)
+
+    policy.moments = altered  # type: ignore[method-assign]
+
+
+LOOSE = ("policy.logprob_gap_mean=1e6", "policy.logprob_gap_p99=1e6")
+FAULTS = {
+    "a duplicated response": Fault("duplicates", change=batches(repeated)),
+    "one reward of 100": Fault("odd_reward", change=batches(hundred), culprit=single),
+    "a reward for the empty answer": Fault("paid_for_nothing", change=batches(paid_for_nothing)),
+    "ratio in bfloat16": Fault("coarse_ratio", ("policy.updates_per_batch=2",), coarse),
+    "η × 8": Fault("rate_large", ("eta0=0.24",)),
+    "η ÷ 30": Fault("rate_small", ("eta0=0.001",)),
+    "N = 2": Fault("few_prompts", ("rollout.prompts_per_step=2",)),
+    "G = 64 with N = 2": Fault("large_groups", ("rollout.prompts_per_step=2", "rollout.group_size=64")),
+    "a pooled baseline": Fault("pooled_baseline", ("baseline=batch_mean",)),
+    "dead groups": Fault("dead_groups", change=batches(hopeless)),
+    "stale engine": Fault("stale_engine", LOOSE, stale),
+    "a layer's gradient scaled": Fault("foreign_gradient", change=scaled),
+}
+HEALTHY = "healthy"
+
+
+class Kept(Observer):
+    """Writes the statistics of every step."""
+
+    def __init__(self, path: Path):
+        self.path, self.stats = path, GradStats(4)
+
+    def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
+        self.stats.on_rollouts(trainer, policy, batch)
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        self.stats.on_step(trainer, policy, stats)
+        append(self.path, record(stats, trainer.current_epoch + 1, plain(policy)))
+
+
+def path_of(name: str, seed: int, folder: Path) -> Path:
+    return folder / f"{name.replace(' ', '_')}-{seed}.jsonl"
+
+
+def steps_of(name: str, seed: int, folder: Path, count: int) -> list[StepRecord]:
+    """Of the run of so many steps with this fault, which is trained if it has not been."""
+    fault, path = FAULTS.get(name, Fault("")), path_of(name, seed, folder)
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part, start = path.with_suffix(".part"), time.time()
+        part.unlink(missing_ok=True)
+        overrides = [*BASE, f"steps={count}", f"seed={seed}", *fault.overrides]
+        observed(overrides, Kept(part), "pocket", lambda policy, data: fault.change(policy, data, seed))
+        part.rename(path)
+        print(f"{name}, seed {seed}: {time.time() - start:.0f} s", flush=True)
+    with path.open(encoding="utf-8") as lines:
+        return list(read(lines))
+
+
+def crossed(steps: Sequence[StepRecord]) -> bool:
+    """Whether ‖ĝ‖ ever exceeds mean + 3 standard deviations of the steps before, at least eight."""
+    lengths = [step.gradient_square**0.5 for step in steps]
+    return any(lengths[i] > fmean(lengths[:i]) + 3 * stdev(lengths[:i]) for i in range(8, len(lengths)))
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--seeds", type=int, default=10, help="runs with each fault")
+    options.add_argument("--healthy", type=int, default=20, help="runs without any")
+    options.add_argument("--kept", action="store_true", help="train nothing")
+    asked = options.parse_args()
+    if asked.quick:
+        with tempfile.TemporaryDirectory() as name:
+            return examine("doctor-quick", {"N = 2": [1], HEALTHY: [1]}, Path(name), 6)
+    wanted = dict.fromkeys(FAULTS, asked.seeds) | {HEALTHY: asked.healthy}
+    runs = {
+        name: [seed for seed in range(1, many + 1) if not asked.kept or path_of(name, seed, CACHE).exists()]
+        for name, many in wanted.items()
+    }
+    return examine("doctor", runs, CACHE, STEPS)
+
+
+def examine(result: str, runs: Mapping[str, Sequence[int]], folder: Path, count: int) -> None:
+    """Write what the doctor finds in these runs, by fault and seed, of so many steps each."""
+    figures, culprits, table, false = list[Figure](), list[bool](), list[dict[str, object]](), 0
+    for name, seeds in runs.items():
+        right, seen = list[bool](), list[bool]()
+        for seed in seeds:
+            steps = steps_of(name, seed, folder, count)
+            findings, culprit = diagnose(steps), FAULTS[name].culprit if name in FAULTS else None
+            table.append({"run": name, "seed": seed, "findings": [one.name for one in findings]})
+            seen.append(crossed(steps))
+            right.append(name in FAULTS and bool(findings) and findings[0].name == FAULTS[name].finding)
+            if culprit:
+                culprits.append(bool(findings) and (findings[0].step, findings[0].response) == culprit(seed))
+            false += len(findings) if name == HEALTHY else 0
+        if name != HEALTHY and seeds:
+            figures.append(at_least(f"{name}: right finding first", fmean(right), f"of {len(seeds)} runs", 0.95))
+        elif seeds:
+            figures.append(at_most(f"{HEALTHY}: findings", false, f"in {len(seeds)} runs", len(seeds) / 20))
+        if seeds:
+            figures.append(Figure(f"{name}: threshold on ‖ĝ‖ crossed", fmean(seen), f"of {len(seeds)} runs"))
+    if culprits:
+        figures.append(at_least("culprit named right", fmean(culprits), f"of {len(culprits)} runs", 0.99))
+    write(result, figures, runs=table)
+
+
+if __name__ == "__main__":
+    main()

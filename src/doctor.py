@@ -1,0 +1,6 @@
+"""What ails a run, or what would pay in it: ``python src/doctor.py runs/train/2026-01-31_12-00-00``."""
+
+from oblr.doctor.command import main
+
+if __name__ == "__main__":
+    main()

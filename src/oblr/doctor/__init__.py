@@ -1,0 +1,1 @@
+"""What ails a run, and what would make it better, from the statistics of its steps; usable without the rest."""

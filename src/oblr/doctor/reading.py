@@ -1,0 +1,145 @@
+"""The steps of a run, from what it has left: a file of statistics, or the folder of a run of this program."""
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from oblr.doctor.findings import finite
+from oblr.errors import SettingError
+from oblr.record.curves import METRICS, read_curves
+from oblr.record.rollouts import files_of_steps
+from oblr.statistics.log import STATISTICS, Response, StepRecord
+from oblr.statistics.log import read as read_log
+
+#: Of a longer run its last steps are read, at most so many, of at most so many compressed bytes of responses.
+MOST, ROOM = 100, 16 * 2**20
+
+
+def ours(place: Path) -> bool:
+    """Whether it is the folder of a run of this program."""
+    return (place / METRICS).is_file() and not (place / STATISTICS).is_file()
+
+
+def read(place: Path) -> list[StepRecord]:
+    """Its last steps, 100 at most, in their order.
+
+    Args:
+        place: a file of :mod:`oblr.statistics.log`, a folder with one, or a run's folder.
+
+    Raises:
+        SettingError: there are no steps, or they cannot be read.
+    """
+    if not place.exists():
+        raise SettingError("run", f"{place} is not there", "name a run's folder, or its file statistics.jsonl")
+    file = place / STATISTICS if place.is_dir() else place
+    if place.is_dir() and ours(place):
+        steps = list(_of_run(place))
+    elif file.is_file():
+        steps = _of_log(file)
+    else:
+        raise SettingError(
+            "run", f"{place} has neither {STATISTICS} nor {METRICS}", "name a run's folder, or its file of statistics"
+        )
+    steps = [step for step in steps if finite(step.gradient_square)]
+    if not steps:
+        raise SettingError("run", f"{place} has no step whose gradient is known", "let the run take a step first")
+    return steps[-MOST:]
+
+
+def _of_log(file: Path) -> list[StepRecord]:
+    """A last line that is not written whole is left out."""
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+        return list(read_log(lines[-MOST:]))
+    except (ValueError, OSError) as error:
+        raise SettingError("run", f"{file} is no file of statistics: {error}", "see docs/doctor.md") from error
+
+
+def _of_run(folder: Path) -> Iterator[StepRecord]:
+    """Steps whose responses were kept."""
+    try:
+        curves, plain = read_curves(folder), _plain(folder)
+        at = {
+            tag: dict(zip(*curves.get(tag, ([], [])), strict=True)) for tag in ("snr/M1", "train/lr", "train/entropy")
+        }
+        for step, files in _last(files_of_steps(folder / "rollouts")):
+            if step in at["snr/M1"]:
+                rows = [row for path in files for row in _rows(path)]
+                yield _step(step, rows, {tag: of.get(step) for tag, of in at.items()}, plain)
+    except (ValueError, KeyError, TypeError, EOFError, OSError) as error:
+        raise SettingError("run", f"{folder} cannot be read: {error}", "give the folder of an undamaged run") from error
+
+
+def _last(files: dict[int, list[Path]]) -> list[tuple[int, list[Path]]]:
+    """As many of the last steps as there is room for, one at least."""
+    room, found = ROOM, list[tuple[int, list[Path]]]()
+    for step in sorted(files, reverse=True)[:MOST]:
+        room -= sum(path.stat().st_size for path in files[step])
+        if room < 0 and found:
+            break
+        found.append((step, files[step]))
+    return found[::-1]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _step(step: int, rows: list[dict[str, Any]], told: dict[str, float | None], plain: bool) -> StepRecord:
+    squares = {row["group"]: row["group_square"] for row in rows}
+    lengths = _lengths(rows, len(squares))
+    responses = [
+        Response(
+            group=row["group"],
+            gradient_square=None if length is None else length**2,
+            square_norm=row["square_norm"],
+            reward=row["shaped_reward"],
+            advantage=row["advantage"],
+            length=row["tokens"],
+            finished=row["verdict"] != "truncated",
+            log_ratio=math.log(row["ratio"]) if row["ratio"] else None,
+            entropy=told["train/entropy"],  # of the step's tokens together: those of responses are not kept
+            logprob=row.get("logprob"),
+            prompt=row["prompt"],
+            text=row["text"],
+        )
+        for row, length in zip(rows, lengths, strict=True)
+    ]
+    square = told["snr/M1"]
+    return StepRecord(
+        step=step,
+        gradient_square=math.nan if square is None else square,
+        group_squares=[squares[group] for group in sorted(squares)],
+        responses=responses,
+        learning_rate=told["train/lr"],
+        plain=plain,
+    )
+
+
+def _lengths(rows: list[dict[str, Any]], count: int) -> list[float | None]:
+    """``‖g_i‖ = |c_i|·‖∇θ log π‖/N`` with ``c_i = ρ_i A_i/G`` where nothing is clipped, by the shares where it is."""
+    size = len(rows) / count
+    plain = [
+        abs(row["advantage"]) * row["ratio"] * math.sqrt(row["square_norm"]) / (count * size)
+        if row["share"] is not None and row["ratio"] is not None and row["square_norm"] is not None
+        else None
+        for row in rows
+    ]
+    wholes = [length / row["share"] for row, length in zip(rows, plain, strict=True) if length and row["share"]]
+    whole = median(wholes) if wholes else 0.0
+    return [row["share"] * whole if row["share"] is not None else None if row["live"] else 0.0 for row in rows]
+
+
+def _plain(folder: Path) -> bool:
+    """Whether the run's optimizer is SGD without momentum."""
+    import yaml
+
+    files = sorted(folder.glob("config*.yaml"), key=lambda path: path.stat().st_mtime)
+    found = yaml.safe_load(files[-1].read_text()) if files else {}
+    optimizer = found.get("optimizer") or {}
+    return optimizer.get("_target_") == "torch.optim.SGD" and not optimizer.get("momentum")

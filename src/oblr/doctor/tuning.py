@@ -1,0 +1,249 @@
+"""What would pay in a run that has no illness; where the policy broke for want of it, it is one itself."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from oblr.doctor.findings import Finding, by_group, noise, percent, rewards, signal
+from oblr.doctor.measures import Interval, ratio, share, slope
+from oblr.doctor.moving import broke, moved, solved
+from oblr.statistics.log import StepRecord
+
+#: Steps without which nothing is advised.
+LEAST = 16
+#: Share of signal in what the steps move below which N is too small, and above which it is larger than pays.
+NOISY, CLEAR = 0.2, 0.9
+#: The same where the reward does not rise.
+HINDERED = 0.45
+#: What a change has to take off the noise, at least.
+WORTH = 0.1
+#: Responses of a group that no advice goes below: smaller groups die, and their baselines are noise.
+SMALL = 8
+#: Of the range of rewards: a policy that gains less a step hardly moves.
+SLOW = 0.01
+
+
+def signal_share(steps: Sequence[StepRecord]) -> Interval:
+    """``Σ η (‖ĝ‖² − tr H/N) / Σ η ‖ĝ‖²``: how much of what the steps move along their gradients is signal.
+
+    Without bias above and below; weighted with the rates, since a step that is not taken need not be clear. Equals
+    ``N/(N + N*)`` with the critical number of prompts ``N* = tr H/‖∇J‖²`` (arXiv 1812.06162).
+    """
+    known = [step for step in steps if math.isfinite(signal(step))]
+    rates = [1.0 if step.learning_rate is None else step.learning_rate for step in known]
+    clear = [rate * signal(step) for rate, step in zip(rates, known, strict=True)]
+    return ratio(clear, [rate * step.gradient_square for rate, step in zip(rates, known, strict=True)])
+
+
+def split_noise(steps: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
+    """Of each step where it is known: tr H, the noise of a prompt's gradient, and its part of sampling responses.
+
+    With x_i = N·G·g_i of a group, whose mean is ``g_q``, ``(Σ‖x_i‖²/G − ‖g_q‖²)/(G − 1)`` is the variance of that
+    mean for given prompt, without bias where the x_i are independent.
+    """
+    whole, sampled = list[float](), list[float]()
+    for step in steps:
+        groups, count = by_group(step), step.moments.n_groups
+        parts = [[one.gradient_square for one in group] for group in groups]
+        if len(groups) != count or count < 2 or any(None in of or len(of) < 2 for of in parts):
+            continue
+        own = []
+        for group, of in zip(groups, parts, strict=True):
+            square, size = step.group_squares[group[0].group], len(of)
+            if square is not None:
+                own.append((count**2 * size * math.fsum(p or 0.0 for p in of) - square) / (size - 1))
+        if len(own) == count:
+            whole.append(noise(step))
+            sampled.append(fmean(own))
+    return whole, sampled
+
+
+def large_groups(steps: Sequence[StepRecord]) -> Finding | None:
+    """Fewer responses to more prompts would take noise off the step, at no more responses.
+
+    tr H splits into a part of prompts, B, and one of sampling, W/G. At the same N·G, and G′ ≥ 8, the noise of the step
+    goes from ``(B + W/G)/N`` to ``(B + W/G′)·G′/(N·G)``. Said where the upper end of the ratio's 95 % interval leaves
+    off a tenth, for the largest such change that doubles N at least.
+    """
+    whole, sampled = split_noise(steps)
+    if len(whole) < LEAST:
+        return None
+    sizes = [len(group) for group in by_group(steps[-1])]
+    size, count = min(sizes), len(sizes)
+    fewer = SMALL
+    if size < 2 * fewer:
+        return None
+    after = [(w - s + s * size / fewer) * fewer / size for w, s in zip(whole, sampled, strict=True)]
+    left = ratio(after, whole)
+    if not left.high < 1 - WORTH:
+        return None
+    more = count * size // fewer
+    return Finding(
+        "large_groups",
+        "tuning" if broke(steps) is None else "illness",
+        f"Groups are larger than pays: {fewer} responses to {more} prompts would be clearer than {size} to {count}.",
+        f"the noise of the step would be {left} of what it is, since {percent(1 - ratio(sampled, whole).value)} of a "
+        "prompt's noise is which prompt it is",
+        "almost certain",
+        f"rollout.prompts_per_step={more} rollout.group_size={fewer}",
+        f"num_generations={fewer}",
+    )
+
+
+def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
+    """Steps are mostly noise: N is far below the critical number of prompts.
+
+    Said where the 95 % interval of the signal's share of what the steps move lies below 20 %, so that doubling N would
+    give a step 1.7 times its progress; or below 45 %, where noise has kept the run from its task: the policy broke
+    (:func:`~oblr.doctor.moving.broke`), or the mean reward does not rise, by the 95 % interval of its slope.
+    """
+    found = signal_share(steps)
+    broken = broke(steps) is not None
+    means = [fmean(known) for step in steps if (known := rewards([step]))]
+    idle = broken or (len(means) >= LEAST and slope(means).low <= 0 and not solved(steps))
+    if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY):
+        return None
+    count = steps[-1].moments.n_groups
+    return Finding(
+        "few_prompts",
+        "illness" if broken else "tuning",
+        f"Steps of {count} prompts are mostly noise: with four times as many each would gain up to four times as much.",
+        f"{100 * found.value:.0f} % [{100 * found.low:.0f}, {100 * found.high:.0f}] of what the steps move along their "
+        "gradients is signal",
+        "likely",
+        f"rollout.prompts_per_step={4 * count}",
+        "gradient_accumulation_steps, four times what it is",
+    )
+
+
+def many_prompts(steps: Sequence[StepRecord]) -> Finding | None:
+    """Steps are clearer than pays: N is far above the critical number of prompts.
+
+    Said where the 95 % interval of the signal's share lies above 90 %: half the prompts would lose a step 9 % at most,
+    and cost half.
+    """
+    found = signal_share(steps)
+    if len(steps) < LEAST or not found.low > CLEAR or steps[-1].moments.n_groups < 4:
+        return None
+    count = steps[-1].moments.n_groups
+    return Finding(
+        "many_prompts",
+        "tuning",
+        f"Steps of {count} prompts are clearer than pays: half as many would gain nearly as much, at half the cost.",
+        f"{100 * found.value:.0f} % [{100 * found.low:.0f}, {100 * found.high:.0f}] of what the steps move along their "
+        "gradients is signal",
+        "likely",
+        f"rollout.prompts_per_step={count // 2}",
+        "half the gradient_accumulation_steps",
+    )
+
+
+def pooled_baseline(steps: Sequence[StepRecord]) -> Finding | None:
+    """All prompts have one baseline, though their mean rewards differ.
+
+    ``b_i = R_i − A_i`` where advantages are rewards less a baseline. A pooled one is seen by groups of equal rewards,
+    which a baseline of the group gives none: said where nine in ten of at least 20 such groups have an advantage, and
+    these share one sign with their reward. A group's own baseline would spare what they add to the noise.
+    """
+    moved, still, spared, all_parts = 0, 0, list[float](), list[float]()
+    for step in steps:
+        own = other = 0.0
+        for group in by_group(step):
+            given = [one.reward for one in group]
+            advantages = [one.advantage for one in group]
+            if None in given or None in advantages or len(group) < 2:
+                continue
+            parts = math.fsum(one.gradient_square or 0.0 for one in group)
+            own += parts
+            if len(set(given)) == 1:
+                equal = any(abs(a or 0.0) > 1e-6 for a in advantages)
+                moved, still = moved + equal, still + (not equal)
+                other += parts
+        spared.append(other)
+        all_parts.append(own)
+    found = share(moved, moved + still)
+    if moved < 20 or found.low < 0.9:
+        return None
+    known = [(a, b) for a, b in zip(spared, all_parts, strict=True) if b > 0]
+    added = ratio([a for a, _ in known], [b for _, b in known])
+    return Finding(
+        "pooled_baseline",
+        "tuning",
+        "All prompts share one baseline: those that are always solved, or never, move the policy and teach it nothing.",
+        f"{moved} of {moved + still} groups of equal rewards have an advantage"
+        + (f"; they make {added} of the responses' squared gradients" if math.isfinite(added.value) else ""),
+        "certain",
+        "baseline=rloo, or baseline=gradient_weighted",
+        "scale_rewards=none with GRPOTrainer, whose baseline is the group's mean",
+    )
+
+
+def easy_groups(steps: Sequence[StepRecord]) -> Finding | None:
+    """Most prompts are solved by all their responses: over the last 20 steps Wilson's interval lies above 70 %."""
+    best = max(rewards(steps), default=0.0)
+    groups = [
+        [one.reward for one in group if one.reward is not None] for step in steps[-20:] for group in by_group(step)
+    ]
+    groups = [given for given in groups if len(given) > 1]
+    found = share(sum(min(given) == best for given in groups), len(groups))
+    if len(steps) < LEAST or found.low <= 0.7:
+        return None
+    return Finding(
+        "easy_groups",
+        "tuning",
+        "Most prompts are solved by all their responses: harder ones would teach more, at the same cost.",
+        f"{percent(found.value)} [{percent(found.low)}, {percent(found.high)}] of {len(groups)} groups",
+        "certain",
+        "data.difficulty.high=0.9, with pass rates from src/eval.py",
+        "leave out of train_dataset what the policy always solves",
+    )
+
+
+def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
+    """Steps are clear, and hardly move the policy.
+
+    Where steps of the later half are mostly signal (the 95 % interval of its share lies above 40 %), noise does not
+    limit the rate; and where the mean reward rises by less than a hundredth of its range a step, by the upper end of a
+    95 % interval of its slope, and is not near its end, the policy hardly moves.
+    """
+    later = steps[len(steps) // 2 :]
+    clear = signal_share(later)
+    means, given = [fmean(known) for step in steps if (known := rewards([step]))], rewards(steps)
+    if len(steps) < LEAST or not given or max(given) == min(given) or not clear.low > 0.4:
+        return None
+    wide, rise = max(given) - min(given), slope(means)
+    if rise.high >= SLOW * wide or solved(steps):
+        return None
+    rate = 4 * max(step.learning_rate or 0.0 for step in steps)
+    return Finding(
+        "rate_small",
+        "tuning",
+        "The learning rate is too small: the gradients are clear, and the steps hardly move the policy.",
+        f"{percent(clear.value)} of what the later steps move is signal, at least {percent(clear.low)}; the mean "
+        f"reward rises by {rise} a step",
+        "likely",
+        f"eta0={rate:.2g}",
+        f"learning_rate={rate:.2g}",
+    )
+
+
+def clip(steps: Sequence[StepRecord]) -> Finding | None:
+    """A few long steps make most of the movement, and most of it is noise.
+
+    Said where the longest twentieth of at least 40 steps have more than half of ``Σ (η ‖ĝ‖)²``.
+    """
+    squares = sorted(moved(step) for step in steps)
+    few = len(steps) // 20
+    if len(steps) < 40 or sum(squares) == 0 or sum(squares[-few:]) <= 0.5 * sum(squares):
+        return None
+    usual = math.sqrt(sorted(step.gradient_square for step in steps)[len(steps) // 2])
+    return Finding(
+        "clip",
+        "tuning",
+        "A few long steps make most of the movement: shorten them to the length of usual ones.",
+        f"{few} of {len(steps)} steps have {percent(sum(squares[-few:]) / sum(squares))} of the squared movement; the "
+        f"median ‖ĝ‖ is {usual:.2g}",
+        "likely",
+        "schedule=noise_linear, or schedule=constant_clipped",
+        f"max_grad_norm={usual:.2g}",
+    )

@@ -1,0 +1,119 @@
+import math
+from dataclasses import replace
+
+from doctored import changed, responses, run
+
+from oblr.doctor.moving import (
+    broke,
+    entropy_collapse,
+    one_hand,
+    one_response,
+    policy_broke,
+    rate_large,
+    solved,
+    truncated,
+)
+
+HEALTHY = run()
+
+
+def pulled(factor, rate=1.0, alignment=None):
+    """Response 5 of step 20 is as long as the step, which is ``factor`` times its usual length."""
+
+    def pull(one, step, place):
+        own = factor**2 * HEALTHY[19].gradient_square
+        return replace(one, gradient_square=own, alignment=alignment) if place == 5 else one
+
+    steps = responses(HEALTHY, pull, only=[20])
+    at = steps[19]
+    long = replace(
+        at, gradient_square=factor**2 * at.gradient_square, learning_rate=rate * 0.02, layers={"head": 0.7, "mlp": 0.3}
+    )
+    return [*steps[:19], long, *steps[20:]]
+
+
+def test_one_response_makes_a_step_long():
+    found = one_response(pulled(30))
+    assert found is not None
+    assert (found.step, found.response) == (20, 5)
+    assert "head (70 %)" in found.evidence
+
+
+def test_a_step_that_is_long_because_of_many_or_was_shortened_is_not_its():
+    assert one_response(HEALTHY) is None
+    assert one_response(pulled(1.1)) is None
+    assert one_response(pulled(30, rate=1 / 30)) is None
+    assert one_response(pulled(30, alignment=0.3)) is None
+
+
+def fallen(to=0.01, until=32, gain=0.1):
+    """The policy can nothing in the steps from 13 on; each step has promised this gain."""
+    steps = run(solved=lambda t: to if 12 <= t < until else 0.6)
+    return [replace(step, learning_rate=gain / (step.gradient_square + 1e-9)) for step in steps]
+
+
+def test_a_policy_that_breaks():
+    assert broke(fallen()) == 11
+    found = policy_broke(fallen())
+    assert found is not None
+    assert found.step == 12
+
+
+def test_a_bad_step_and_a_slow_decline_break_nothing():
+    assert broke(HEALTHY) is None
+    assert broke(fallen(until=14)) is None
+    assert broke(run(solved=lambda t: 0.9 - 0.02 * t)) is None
+
+
+def test_steps_that_promise_more_than_there_is():
+    found = rate_large(fallen(gain=3.0))
+    assert found is not None
+    assert "eta0=" in found.fix
+    assert rate_large(fallen(gain=0.1)) is None
+    assert rate_large(changed(fallen(gain=3.0), plain=False)) is None
+
+
+def test_a_gain_that_does_not_come():
+    level = [replace(step, learning_rate=0.1 / step.gradient_square) for step in run(solved=lambda t: 0.5)]
+    assert rate_large(level) is not None
+    assert rate_large([replace(step, learning_rate=0.02 / step.gradient_square) for step in HEALTHY]) is None
+
+
+def test_steps_that_turn_back():
+    assert rate_large([replace(step, turn=-0.4 + 0.1 * math.sin(step.step)) for step in HEALTHY]) is not None
+    assert rate_large([replace(step, turn=-0.05 + 0.3 * math.sin(step.step)) for step in HEALTHY]) is None
+
+
+def quiet(steps, last):
+    def calm(one, step, place):
+        return replace(one, entropy=last if step > 20 else 0.3)
+
+    return responses(steps, calm)
+
+
+def test_a_policy_that_explores_no_more():
+    stuck = run(solved=lambda t: 0.4)
+    assert entropy_collapse(quiet(stuck, 0.02)) is not None
+    assert entropy_collapse(quiet(stuck, 0.05)) is None
+    assert solved(HEALTHY)
+    assert entropy_collapse(quiet(HEALTHY, 0.02)) is None
+
+
+def cut(share):
+    return responses(HEALTHY, lambda one, step, place: replace(one, finished=place % 10 >= 10 * share))
+
+
+def test_responses_that_are_cut():
+    assert truncated(HEALTHY) is None
+    assert truncated(cut(0.5)) is None
+    assert truncated(cut(0.7)) is not None
+
+
+def weighed(weight):
+    return responses(HEALTHY, lambda one, step, place: replace(one, square_norm=weight if place % 8 == 0 else 1.0))
+
+
+def test_one_response_with_all_the_weight():
+    assert one_hand(HEALTHY) is None
+    assert one_hand(weighed(50.0)) is None
+    assert one_hand(weighed(500.0)) is not None
