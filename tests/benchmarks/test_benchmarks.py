@@ -28,6 +28,7 @@ NAMES = [
     "selfcheck",
     "step",
     "step_time",
+    "watched",
 ]
 NAMES += ["contract", "kills"]  # make contract and make soak, which make bench does not run
 #: What `make test` runs too.

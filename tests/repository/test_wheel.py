@@ -83,12 +83,16 @@ def test_the_library_needs_what_pip_installs_for_it(library):
         "print(NoiseSchedule(1e-2, 3).level_steps)\n"
     )
     assert library("python", "-c", used) == "3\n"
+    (example,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(library("python", "-c", example).splitlines()) == 3
     for name in ("lightning", "hydra", "omegaconf", "datasets", "vllm", "oblr.policy.step"):
         assert library("python", "-c", f"import {name}", status=1).splitlines()[-1].startswith("ModuleNotFoundError: ")
 
 
 def test_without_the_trainer_its_commands_say_what_to_install(library):
     scripts = sorted(path.name for path in library.programs.glob("oblr-*"))
+    scripts.remove("oblr-doctor")  # which reads what the library has logged
+    assert library("oblr-doctor", "nowhere", status=2).startswith("error: ")
     assert "oblr-train" in scripts
     for script in scripts:
         said = library(script, "experiment=pocket", status=1)
