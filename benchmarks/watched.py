@@ -5,8 +5,8 @@
 An update is TRL's own: GRPO's loss with its fused head, backward, clipping, AdamW, of 2,048 tokens in one micro-batch,
 a quarter of them the prompt's. The policy is a random Qwen3 of four layers, tied, float32, on one thread. In turns,
 nine rounds; the median of the paired ratios with its 95 % interval. Memory is the peak of a process, over what it was
-before its first update. ``--quick``: one round
-of one size.
+before its first update. ``--quick``: one
+round of one size.
 """
 
 import json

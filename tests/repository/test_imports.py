@@ -19,7 +19,7 @@ ALLOWED = {
     "metrics": set(),
     "run": {"errors", "kinds", "metrics"},
     "record": {"run", "metrics", "batch"},
-    "statistics": {"batch"},
+    "statistics": BASE | {"gradnorm", "baselines"},
     "doctor": {"errors", "statistics", "record", "run"},
     "answers": set(),
     "rewards": BASE | {"run", "answers"},

@@ -308,6 +308,34 @@ def test_bfloat16_is_near(autocast):
     torch.testing.assert_close(column(record, "gradient_square"), alone.square().sum(1), rtol=0.1, atol=0)
 
 
+def test_a_gradient_that_is_no_number_is_refused_with_who_made_it():
+    """As near as the forward pass that they were in."""
+    lm = tiny_model(True)
+    coefficients = COEFFICIENTS.clone()
+    coefficients[5] = math.nan
+    with GradientStatistics(lm) as statistics:
+        backward(lm, tokens(lm), 2, coefficients)
+        with pytest.raises(UnmeasuredError, match=r"no number, .* of the sequences \[4, 5, 6, 7\]"):
+            statistics.step()
+
+
+def test_products_in_tensorfloat32_are_not_taken_for_something_unseen(monkeypatch):
+    """A CPU has none: their rounding is put into the gradient."""
+    lm = tiny_model(True)
+    with GradientStatistics(lm) as statistics:
+        for high in (False, True):
+            lm.zero_grad()
+            backward(lm, tokens(lm))
+            for p in lm.parameters():
+                p.grad *= 1 + 2**-9 * torch.randn_like(p)
+            monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda high=high: "high" if high else "highest")
+            if high:
+                statistics.step()
+            else:
+                with pytest.raises(UnmeasuredError, match="is not the sum"):
+                    statistics.step()
+
+
 def test_sequences_of_a_step_without_gradient_are_there():
     """As responses of a group of equal rewards: their part is 0, and says nothing of their norm."""
     lm = tiny_model(True)

@@ -12,10 +12,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import PreTrainedModel
 
 from oblr.errors import UnmeasuredError
 from oblr.gradnorm import kinds
+from oblr.gradnorm.loaded import loaded
 from oblr.gradnorm.precision import no_autocast
 from oblr.statistics.log import StepRecord
 from oblr.statistics.passes import Pass
@@ -77,7 +77,8 @@ class GradientStatistics:
         if any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in model.modules()):
             raise UnmeasuredError("a compiled model does not call its layers", "do not compile it")
         self.model, self.group_size, self.sketch, self.seed = model, group_size, sketch, seed
-        lm = next((one for one in model.modules() if isinstance(one, PreTrainedModel)), None)
+        of_transformers = loaded("transformers.modeling_utils", "PreTrainedModel")
+        lm = next((one for one in model.modules() if isinstance(one, of_transformers)), None)
         if lm is None or lm.get_output_embeddings() is None:
             raise UnmeasuredError(f"{type(model).__name__} is no causal language model of transformers", "give one")
         self.lm, self.head, self.embedding = lm, lm.get_output_embeddings(), lm.get_input_embeddings()

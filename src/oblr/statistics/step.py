@@ -9,10 +9,10 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from oblr.errors import UnmeasuredError
 from oblr.gradnorm.contractions import square_norm
+from oblr.gradnorm.loaded import is_sharded
 from oblr.statistics.log import Response, StepRecord
 from oblr.statistics.passes import Pass
 from oblr.statistics.sketch import Sketch
@@ -65,7 +65,7 @@ class Gathered:
             "groups": None if groups is None else [int(q) for q in groups],
             "exact": torch.cat(exact).double().cpu() if exact else None,
             "columns": {name: [_plain(value) for value in column] for name, column in columns.items()},
-            "rounded": any(one.rounded for one in passes),
+            "rounded": any(one.rounded for one in passes) or torch.get_float32_matmul_precision() != "highest",
         }
         return cls._together(_of_ranks(own), passes[0].parts[-1].size)
 
@@ -118,7 +118,7 @@ class Gradient:
         for p, name in names.items():
             if p.grad is None:
                 continue
-            whole = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+            whole = p.grad.full_tensor() if is_sharded(p.grad) else p.grad
             square += square_norm(whole).item()
             for found, seed in zip(sketches, seeds, strict=True):
                 found[name] = Sketch(p.shape, size, seed, name, whole.device).of_sums(whole[None])[0].double().cpu()
@@ -131,8 +131,12 @@ def record(
     """The record of a step.
 
     Raises:
-        UnmeasuredError: the gradient is not the sum of what was seen.
+        UnmeasuredError: the gradient is no number, or not the sum of what was seen.
     """
+    if not math.isfinite(gradient.square + found.squares.sum().item()):
+        culprits = (~found.squares.isfinite()).nonzero().flatten().tolist()
+        problem = f"the gradient is no number, which comes from one or more of the sequences {culprits}"
+        raise UnmeasuredError(problem, "look at their losses; they are counted from 0 over the step")
     clipped = scale(found, gradient)
     square = gradient.square / clipped**2 if clipped else 0.0
     products = _products(found)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
 
 from oblr.statistics.log import StepRecord, append
 from oblr.statistics.observer import GradientStatistics
@@ -16,9 +15,7 @@ from oblr.statistics.observer import GradientStatistics
 REWARD = "oblr_reward"
 
 
-def watch(
-    trainer: Any, path: str | Path | None = None, told: Callable[[StepRecord], None] | None = None
-) -> "StatisticsCallback":
+def watch(trainer: Any, path: str | Path | None = None, told: Callable[[StepRecord], None] | None = None) -> "Watcher":
     """Have every update of a trainer measured. What it computes stays the same to the bit.
 
     Prompts are told apart by their tokens. ``square_norm`` is known where the loss has one coefficient for all tokens
@@ -33,12 +30,17 @@ def watch(
     Raises:
         UnmeasuredError: the trainer then does, in its first step, where its model cannot be measured exactly.
     """
+    from transformers import TrainerCallback  # which takes seconds, and is there where a trainer is
+
+    class StatisticsCallback(Watcher, TrainerCallback):
+        """What a trainer calls."""
+
     callback = StatisticsCallback(trainer, None if path is None else Path(path), told)
     trainer.add_callback(callback)
     return callback
 
 
-class StatisticsCallback(TrainerCallback):
+class Watcher:
     """See :func:`watch`.
 
     Attributes:
