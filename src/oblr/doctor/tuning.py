@@ -36,26 +36,9 @@ def signal_share(steps: Sequence[StepRecord]) -> Interval:
 
 
 def split_noise(steps: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
-    """Of each step where it is known: tr H, the noise of a prompt's gradient, and its part of sampling responses.
-
-    With x_i = N·G·g_i of a group, whose mean is ``g_q``, ``(Σ‖x_i‖²/G − ‖g_q‖²)/(G − 1)`` is the variance of that
-    mean for given prompt, without bias where the x_i are independent.
-    """
-    whole, sampled = list[float](), list[float]()
-    for step in steps:
-        groups, count = by_group(step), step.moments.n_groups
-        parts = [[one.gradient_square for one in group] for group in groups]
-        if len(groups) != count or count < 2 or any(None in of or len(of) < 2 for of in parts):
-            continue
-        own = []
-        for group, of in zip(groups, parts, strict=True):
-            square, size = step.group_squares[group[0].group], len(of)
-            if square is not None:
-                own.append((count**2 * size * math.fsum(p or 0.0 for p in of) - square) / (size - 1))
-        if len(own) == count:
-            whole.append(noise(step))
-            sampled.append(fmean(own))
-    return whole, sampled
+    """Of each step where it is known: tr H, the noise of a prompt's gradient, and its part of sampling responses."""
+    known = [step for step in steps if math.isfinite(noise(step)) and math.isfinite(step.noise_within)]
+    return [noise(step) for step in known], [step.noise_within for step in known]
 
 
 def large_groups(steps: Sequence[StepRecord]) -> Finding | None:

@@ -6,6 +6,7 @@ A step's gradient is ``ĝ = Σ_i g_i`` over the responses whose losses it was ma
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -93,13 +94,14 @@ class StepRecord:
         ``1/N Σ_q (Σ_{i∈q} ‖h_i‖² − G‖g_q‖²) / (G (G − 1))`` with ``h_i = N G g_i``. It takes a prompt's responses for
         independent; a baseline of the group ties them, by an order of 1/G. NaN where a prompt has a single response.
         """
-        n_groups, parts = len(self.group_squares), []
-        for q, square in enumerate(self.group_squares):
-            own = [one.gradient_square for one in self.responses if one.group == q]
-            size, known = len(own), [x for x in (*own, square) if x is not None]
-            if size < 2 or len(known) <= size:
-                return math.nan
-            parts.append((n_groups**2 * size * sum(known[:-1]) - known[-1]) / (size - 1))
+        n_groups, own = len(self.group_squares), defaultdict[int, list[float]](list)
+        for response in self.responses:
+            square = response.gradient_square
+            own[response.group].append(math.nan if square is None else square)
+        if min(map(len, own.values()), default=0) < 2 or len(own) != n_groups:
+            return math.nan
+        joint = [math.nan if square is None else square for square in self.group_squares]
+        parts = ((n_groups**2 * len(of) * sum(of) - joint[q]) / (len(of) - 1) for q, of in own.items())
         return sum(parts) / n_groups
 
     @property
