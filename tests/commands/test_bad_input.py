@@ -32,7 +32,7 @@ from oblr.run.checkpoint import save
         (["rollout.top_p=0.9"], "rollout.top_p", ["samples from the whole distribution"]),
         (["+rollout.min_p=0.1"], "rollout.min_p", ["samples from the whole distribution", "src/eval.py"]),
         (["rollout.stop=['<|endoftext|>']"], "rollout.stop", ["a token that no text shows"]),
-        (["rollout.stop=['']"], "rollout.stop", ["at least 1"]),
+        (["rollout.stop=['']"], "rollout.stop", ["should not be empty"]),
         (["trainer=[nan]"], "trainer", ["there is no trainer/[nan] (use some of ddp, fsdp, single)"]),
         (["trainer=fsdp", "trainer.devices=3"], "rollout.prompts_per_step", ["4 prompts", "3 devices"]),
         *(

@@ -1,6 +1,7 @@
 """Short runs of TRL's trainers on the pocket policy; a rank of them too: ``python trl_runs.py OUT``."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,14 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from oblr.statistics.trl import watch
+before = dict(os.environ)
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
+
+os.environ.clear()
+os.environ.update(before)  # TRL has had vLLM say nothing, which processes of other tests would inherit
+
+from oblr.statistics.trl import watch  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRAINERS: dict[str, tuple[Any, Any]] = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}

@@ -248,5 +248,5 @@ def test_a_script_outside_the_environment_says_what_to_do(script):
     done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(
-        r"error: .* has no hydra \(activate the environment: source \.venv/bin/activate;.*\)\n", done.stderr
+        r"error: .* has no (hydra|torch) \(activate the environment: source \.venv/bin/activate;.*\)\n", done.stderr
     )

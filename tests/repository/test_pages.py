@@ -68,7 +68,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_readme_leads_to_every_page_and_is_short():
-    assert len(README.splitlines()) <= 120
+    assert len(re.sub(r"<!--.*?-->\n?", "", README, flags=re.DOTALL).splitlines()) <= 120  # as it is read
     assert {f"docs/{path.name}" for path in PAGES[1:]} <= set(re.findall(r"\]\(([^)#\s]+)", README))
 
 

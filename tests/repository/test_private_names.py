@@ -53,6 +53,8 @@ ATTRIBUTES: dict[str, Callable[[], bool]] = {
     "_tensor_parallel_size": lambda: keeps(ModelParallelStrategy, "_tensor_parallel_size"),
     "_launch_process_observer": lambda: hasattr(subprocess_script, "_launch_process_observer"),  # ours watches ranks
     "procs": lambda: keeps(_SubprocessScriptLauncher, "procs"),  # of the other ranks
+    # torch's
+    "_compiled_call_impl": lambda: hasattr(torch.nn.Module, "_compiled_call_impl"),  # a compiled model is not watched
     # TensorBoard's
     "_get_file_writer": lambda: hasattr(SummaryWriter, "_get_file_writer"),  # what it wrote is on the disk
     # transformers'

@@ -64,7 +64,8 @@ def test_what_ends_a_process_without_a_log_brings_to_light_what_it_has_printed(c
 
 #: What a run says by itself, line for line.
 OURS = re.compile(
-    r"(settings   | {12}[a-z]|rewards     |run folder  |watch it    |sample      .* → .*\(reward|resuming    "
+    r"(settings   | {12}[a-z]|rewards     |doctor      |run folder  |watch it    "
+    r"|sample      .* → .*\(reward|resuming    "
     r"|\d\d:\d\d:\d\d  step \d+/\d+  reward [\d.]+  SNR [\d.]+  η [\d.e-]+  \d+ tok/s$"
     r"|finishing step [23], then saving; again to stop now$|stopped after step [23]; go on with ckpt_path=last$)"
 )

@@ -29,7 +29,7 @@ def end(one):
     return [p.detach().clone() for p in one.model.parameters()]
 
 
-@pytest.mark.parametrize(("case", "steps"), [*((case, 3) for case in CASES), *wide(*((case, 20) for case in CASES))])
+@pytest.mark.parametrize(("case", "steps"), [("rloo", 3), ("accumulated", 3), *wide(*((case, 20) for case in CASES))])
 def test_a_run_ends_with_the_same_bits(case, steps, tmp_path):
     settings = CASES[case] | {"max_steps": steps}
     expected = end(trainer(tmp_path, **settings))

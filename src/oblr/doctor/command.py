@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from oblr.errors import SettingError
+from oblr.run.installed import require
 
 EXAMPLES = """
   python src/doctor.py runs/pocket/2026-01-31_12-00-00    # a run of this program
@@ -17,6 +18,7 @@ EXAMPLES = """
 
 def main() -> None:
     """Prints at most five findings. Bad input is one line, and status 2."""
+    require("torch")
     parser = argparse.ArgumentParser(
         description=f"{(__doc__ or '').splitlines()[0].partition(':')[0]}.\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -17,9 +17,9 @@ from oblr.errors import UnmeasuredError
 from oblr.gradnorm import kinds
 from oblr.gradnorm.loaded import loaded
 from oblr.gradnorm.precision import no_autocast
+from oblr.statistics.gathered import Gathered, Gradient, record
 from oblr.statistics.log import StepRecord
 from oblr.statistics.passes import Pass
-from oblr.statistics.step import Gathered, Gradient, record
 
 Hand = Callable[[Tensor, Tensor], None]
 
