@@ -274,6 +274,10 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step():
     lm.model.layers[0].mlp.act_fn = Odd()
     with pytest.raises(UnmeasuredError, match=r"act_fn' \(Odd\) owns trained parameters"):
         GradientStatistics(lm)
+    shared = tiny_model(False)
+    shared.model.layers[1].mlp.up_proj.weight = shared.model.layers[0].mlp.up_proj.weight
+    with pytest.raises(UnmeasuredError, match=r"layers\.0\.mlp\.up_proj' and '.*layers\.1\.mlp\.up_proj' share"):
+        GradientStatistics(shared)
     compiled = tiny_model(False)
     compiled.compile()
     with pytest.raises(UnmeasuredError, match="a compiled model"):
@@ -290,6 +294,10 @@ def test_what_is_given_in_wrong_numbers_is_refused():
         backward(lm, tokens(lm))
         with pytest.raises(UnmeasuredError, match="reward has 3 entries, and 8 sequences"):
             statistics.step(reward=[0, 1, 0])
+    with GradientStatistics(lm, group_size=GROUP) as statistics:
+        backward(lm, tokens(lm))
+        with pytest.raises(UnmeasuredError, match="give one of the two"):
+            statistics.step([0] * ROWS)
     with GradientStatistics(lm), pytest.raises(UnmeasuredError, match="embeddings in place of tokens"):
         lm(inputs_embeds=torch.randn(1, 3, lm.config.hidden_size)).logits.sum().backward()
 

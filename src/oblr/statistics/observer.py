@@ -89,8 +89,15 @@ class GradientStatistics:
         self.ids: Tensor | None = None
         self.last: Gradient | None = None
         self.hooks = [self.embedding.register_forward_pre_hook(self._begin)]
+        owners: dict[Tensor, str] = {}
         for name, module in model.named_modules():
-            if any(p.requires_grad for p in module.parameters(recurse=False)):
+            trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
+            for p in trained:
+                first = owners.setdefault(p, name)
+                if first != name and not (self.tied and module in (self.head, self.embedding)):
+                    problem = f"layers {first!r} and {name!r} share a parameter: the norm of its gradient is not known"
+                    raise UnmeasuredError(problem, "freeze it, or use a model whose layers have their own")
+            if trained:
                 hand = self._hand_of(name.removeprefix("module."), module)
                 self.hooks.append(module.register_forward_hook(partial(self._see, hand), with_kwargs=True))
 
@@ -158,6 +165,8 @@ class GradientStatistics:
         passes, self.passes = [one for one in self.passes if one.sketches], []
         if not passes:
             raise UnmeasuredError("no backward pass has been seen", "call step() after loss.backward()")
+        if groups is not None and self.group_size is not None:
+            raise UnmeasuredError("groups are named, and there is a group_size", "give one of the two")
         gathered = Gathered.of(passes, groups, columns)
         gradient = Gradient.of(self.names, self.sketch, [self._seed(self.steps), self._seed(self.steps + 1)])
         found = record(self.steps + 1, gathered, gradient, self.last, learning_rate)
