@@ -5,7 +5,7 @@ handed the gradient of the layer's output, of which, with the layer's input, :mo
 any gradient. What the loop computes stays the same to the bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -88,18 +88,9 @@ class GradientStatistics:
         self.passes: list[Pass] = []
         self.ids: Tensor | None = None
         self.last: Gradient | None = None
+        seen = [(module, partial(self._see, hand)) for module, hand in self._layers()]  # before anything is hooked
         self.hooks = [self.embedding.register_forward_pre_hook(self._begin)]
-        owners: dict[Tensor, str] = {}
-        for name, module in model.named_modules():
-            trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
-            for p in trained:
-                first = owners.setdefault(p, name)
-                if first != name and not (self.tied and module in (self.head, self.embedding)):
-                    problem = f"layers {first!r} and {name!r} share a parameter: the norm of its gradient is not known"
-                    raise UnmeasuredError(problem, "freeze it, or use a model whose layers have their own")
-            if trained:
-                hand = self._hand_of(name.removeprefix("module."), module)
-                self.hooks.append(module.register_forward_hook(partial(self._see, hand), with_kwargs=True))
+        self.hooks += [module.register_forward_hook(see, with_kwargs=True) for module, see in seen]
 
     def fused_head(self, temperature: float = 1.0) -> None:
         """The model's output has ``log_probs`` of ``labels``, computed of the head's weight, in place of logits.
@@ -191,8 +182,20 @@ class GradientStatistics:
         (x,) = [*args, *kwargs.values()]
         return _Handed.apply(y, x, partial(hand, self.passes[-1]))
 
+    def _layers(self) -> Iterator[tuple[nn.Module, Callable[[Pass, Tensor, Tensor], None]]]:
+        """Those that own trained parameters, and what is done with their inputs and their outputs' gradients."""
+        owners: dict[Tensor, str] = {}
+        for name, module in self.model.named_modules():
+            trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
+            for p in trained:
+                first = owners.setdefault(p, name)
+                if first != name and not (self.tied and module in (self.head, self.embedding)):
+                    problem = f"layers {first!r} and {name!r} share a parameter: the norm of its gradient is not known"
+                    raise UnmeasuredError(problem, "freeze it, or use a model whose layers have their own")
+            if trained:
+                yield module, self._hand_of(name.removeprefix("module."), module)
+
     def _hand_of(self, name: str, module: nn.Module) -> Callable[[Pass, Tensor, Tensor], None]:
-        """What is done with a layer's input and its output's gradient."""
         head = module is self.head
         if kinds.is_linear(module) or kinds.is_transposed(module):
             return lambda seen, x, gy: seen.linear(name, module, x, gy, head, head and self.tied)
