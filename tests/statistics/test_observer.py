@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import adapt, tiny_model
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from oblr.errors import UnmeasuredError
 from oblr.statistics.observer import GradientStatistics
@@ -284,6 +286,17 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step():
         GradientStatistics(compiled)
     with pytest.raises(UnmeasuredError, match="Linear is no causal language model"):
         GradientStatistics(nn.Linear(2, 2))
+
+
+def test_shards_are_refused():
+    """Their layers have other parameters while they compute."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        lm = fully_shard(tiny_model(False), mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
+        with pytest.raises(UnmeasuredError, match="the parameters are shards"):
+            GradientStatistics(lm)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_what_is_given_in_wrong_numbers_is_refused():

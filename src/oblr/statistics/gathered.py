@@ -12,7 +12,6 @@ from torch import Tensor
 
 from oblr.errors import UnmeasuredError
 from oblr.gradnorm.contractions import square_norm
-from oblr.gradnorm.loaded import is_sharded
 from oblr.statistics.log import Response, StepRecord
 from oblr.statistics.passes import Pass
 from oblr.statistics.sketch import Sketch
@@ -112,16 +111,14 @@ class Gradient:
 
     @classmethod
     def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str]) -> Self:
-        """Shards are gathered, one parameter at a time. Collective where there are any."""
         square = 0.0
         sketches: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
         for p, name in names.items():
             if p.grad is None:
                 continue
-            whole = p.grad.full_tensor() if is_sharded(p.grad) else p.grad
-            square += square_norm(whole).item()
+            square += square_norm(p.grad).item()
             for found, seed in zip(sketches, seeds, strict=True):
-                found[name] = Sketch(p.shape, size, seed, name, whole.device).of_sums(whole[None])[0].double().cpu()
+                found[name] = Sketch(p.shape, size, seed, name, p.device).of_sums(p.grad[None])[0].double().cpu()
         return cls(square, *sketches)
 
 

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from oblr.errors import UnmeasuredError
 from oblr.gradnorm import kinds
-from oblr.gradnorm.loaded import loaded
+from oblr.gradnorm.loaded import is_sharded, loaded
 from oblr.gradnorm.precision import no_autocast
 from oblr.statistics.gathered import Gathered, Gradient, record
 from oblr.statistics.log import StepRecord
@@ -62,7 +62,7 @@ class GradientStatistics:
     they differ, something has gone by unseen, and nothing is said at all.
 
     Args:
-        model: of transformers, bare or in the wrapper of peft, DDP or FSDP2.
+        model: of transformers, bare or in the wrapper of peft or DDP.
         group_size: G, where each forward pass has complete groups of so many consecutive sequences, and norms of
             groups are to be exact. It costs about as much as computing all weight gradients once more.
         sketch: rows and columns that projections of a gradient have; their relative error is ``√(4/sketch)`` of two
@@ -70,12 +70,14 @@ class GradientStatistics:
         seed: of the projections.
 
     Raises:
-        UnmeasuredError: the model is compiled, or a layer that cannot be measured exactly has trained parameters.
+        UnmeasuredError: the model is compiled or sharded, or trained parameters are in a layer that cannot be measured.
     """
 
     def __init__(self, model: nn.Module, group_size: int | None = None, sketch: int = 16, seed: int = 0):
         if any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in model.modules()):
             raise UnmeasuredError("a compiled model does not call its layers", "do not compile it")
+        if any(map(is_sharded, model.parameters())):
+            raise UnmeasuredError("the parameters are shards, as FSDP2 has them", "share the model out by DDP")
         self.model, self.group_size, self.sketch, self.seed = model, group_size, sketch, seed
         of_transformers = loaded("transformers.modeling_utils", "PreTrainedModel")
         lm = next((one for one in model.modules() if isinstance(one, of_transformers)), None)

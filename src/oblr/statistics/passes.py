@@ -13,7 +13,6 @@ from oblr.gradnorm import contractions, kinds
 from oblr.gradnorm.axes import token_axis, token_rows
 from oblr.gradnorm.contractions import ExactNorms
 from oblr.gradnorm.head import HeadUse, log_normalisers
-from oblr.gradnorm.loaded import is_sharded
 from oblr.gradnorm.uses import EmbeddingRows, EmbeddingUse, LinearUse, SumUse, TiedHead, Use
 from oblr.statistics.sketch import Sketch
 
@@ -146,8 +145,7 @@ class Pass:
         each = Segments(ids, self.count, self.device)
         segments = [each if part.size == 1 else each.merge(part.size) for part in self.parts]
         weight = module.get_parameter("weight")
-        rows = weight.full_tensor() if is_sharded(weight) else weight
-        rows = rows.detach().to(a.dtype)
+        rows = weight.detach().to(a.dtype)
         log_normaliser = log_normalisers(a, rows, temperature)
         uses = [HeadUse(module, "weight", b, own, a, rows, targets, log_normaliser, temperature) for own in segments]
         found = [self._sketch(weight).of_products(use.b, use.a, each, first) for first, use in uses[0].slices()]
