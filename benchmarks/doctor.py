@@ -33,6 +33,8 @@ from oblr.statistics.log import StepRecord, append, read
 
 CACHE = ROOT / ".cache" / "doctor"
 STEPS = 32
+#: Runs of a fault without which no target is held against them; of healthy ones twice as many.
+JUDGED = 10
 #: Of all runs.
 BASE = ("rollout.engine=hf", "rollout.reward_pool.trust=true")
 
@@ -243,13 +245,16 @@ def examine(result: str, runs: Mapping[str, Sequence[int]], folder: Path, count:
                 culprits.append(bool(findings) and (findings[0].step, findings[0].response) == culprit(seed))
             false += len(findings) if name == HEALTHY else 0
         if name != HEALTHY and seeds:
-            figures.append(at_least(f"{name}: right finding first", fmean(right), f"of {len(seeds)} runs", 0.95))
+            first = f"{name}: right finding first", fmean(right), f"of {len(seeds)} runs"
+            figures.append(at_least(*first, 0.95) if len(seeds) >= JUDGED else Figure(*first))
         elif seeds:
-            figures.append(at_most(f"{HEALTHY}: findings", false, f"in {len(seeds)} runs", len(seeds) / 20))
+            unasked = f"{HEALTHY}: findings", false, f"in {len(seeds)} runs"
+            figures.append(at_most(*unasked, len(seeds) / 20) if len(seeds) >= 2 * JUDGED else Figure(*unasked))
         if seeds:
             figures.append(Figure(f"{name}: threshold on ‖ĝ‖ crossed", fmean(seen), f"of {len(seeds)} runs"))
     if culprits:
-        figures.append(at_least("culprit named right", fmean(culprits), f"of {len(culprits)} runs", 0.99))
+        named = "culprit named right", fmean(culprits), f"of {len(culprits)} runs"
+        figures.append(at_least(*named, 0.99) if len(culprits) >= JUDGED else Figure(*named))
     write(result, figures, runs=table)
 
 

@@ -1,4 +1,4 @@
-"""What the doctor finds in a run as it goes on, and at its end."""
+"""A callback that tells what ails a run, while it goes on and at its end."""
 
 import hashlib
 import logging
@@ -60,7 +60,7 @@ def plain(policy: PolicyModule) -> bool:
 
 
 def record(stats: StepStatistics, step: int, plain: bool) -> StepRecord:
-    """What the doctor knows of a step; texts are those of this rank's groups."""
+    """The record of a step that the doctor reads. It has the texts of this rank's responses alone."""
     return StepRecord(
         step=step,
         gradient_square=stats.moments.mean_square,
@@ -72,7 +72,7 @@ def record(stats: StepStatistics, step: int, plain: bool) -> StepRecord:
 
 
 def responses(stats: StepStatistics) -> Iterator[Response]:
-    """Of all ranks, group by group."""
+    """The responses of all ranks, group by group, as a record has them."""
     count, size = stats.rewards.shape
     parts = (stats.coefficients / count).square() * stats.square_norms
     columns = {

@@ -6,7 +6,7 @@ from typing import Any
 from lightning import Trainer
 
 from callbacks.observer import Observer
-from oblr.baselines.base import Baseline, all_groups
+from oblr.baselines.base import Baseline, all_groups, second_moment
 from oblr.batch.types import StepStatistics
 from oblr.policy.step import PolicyModule
 
@@ -32,11 +32,11 @@ class SecondMoments(Observer):
         step = replace(all_groups(stats), reward_weights=weights, step_weights=weights)
         if not known.any():
             return
-        groups, moments = step.of(known), {}
+        moments = {}
         for name, baseline in self.baselines.items():
-            if known[baseline.live(step)].all():  # the advantages of all others are 0
-                moments[name] = (baseline(groups).double().square() * groups.reward_weights).sum() / weights.numel()
-                baseline.learn(groups)
+            if (moment := second_moment(baseline, step)) is not None:
+                moments[name] = moment
+                baseline.learn(step.of(known))
         first, *names = self.baselines
         if moments.get(first, 0) > 0:
             policy.log_dict({f"baseline/{name}": moments[name] / moments[first] for name in names if name in moments})

@@ -1,4 +1,4 @@
-"""What ails a run, or what would pay in it: ``python src/doctor.py runs/train/2026-01-31_12-00-00``."""
+"""The command that tells what ails a run: ``python src/doctor.py runs/train/2026-01-31_12-00-00``."""
 
 from oblr.doctor.command import main
 

@@ -110,6 +110,19 @@ class Baseline(ABC):
         pass
 
 
+def second_moment(baseline: Baseline, step: Groups) -> float | None:
+    """``1/(NG) Σ (R_i − b_i)² w_i`` over all groups of a step, with the rewards' weights ``w``, some of them NaN.
+
+    Where these are not known, the advantages must be 0; None where the baseline gives such a group one.
+    """
+    known = step.reward_weights.isfinite().all(1)
+    if not known.any() or not known[baseline.live(step)].all():
+        return None
+    groups = step.of(known)
+    energies = baseline(groups).double().square() * groups.reward_weights
+    return energies.sum().item() / step.reward_weights.numel()
+
+
 def live_groups(rewards: Tensor) -> Tensor:
     """bool [N]: groups whose rewards are not all equal; others have no advantage under a baseline of the group."""
     return (rewards != rewards[:, :1]).any(1)

@@ -1,1 +1,4 @@
-"""What ails a run, and what would make it better, from the statistics of its steps; usable without the rest."""
+"""The doctor: it tells from the statistics of a run's steps what ails it, or what would make it better.
+
+It needs torch alone, so that it reads what other trainers have logged.
+"""

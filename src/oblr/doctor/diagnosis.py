@@ -46,7 +46,7 @@ def diagnose(steps: Sequence[StepRecord]) -> list[Finding]:
 
 
 def lines(steps: Sequence[StepRecord], findings: Sequence[Finding], ours: bool, width: int = 110) -> Iterator[str]:
-    """What is printed; ``ours``: whether the run is one of this program, whose settings the advice then names."""
+    """The findings as lines of text for a terminal; ``ours``: whether advice names settings of this program."""
     if not findings:
         yield healthy(steps)
         return

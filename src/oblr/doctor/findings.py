@@ -1,4 +1,4 @@
-"""What the doctor says of a run, and what findings are made of."""
+"""The type of a finding, and the small functions that tests of a run's steps share."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -85,7 +85,7 @@ def rewards(steps: Iterable[StepRecord]) -> list[float]:
 
 
 def finite(value: float | None) -> bool:
-    """Whether it is known, and a number."""
+    """Whether a value is known, and a finite number."""
     return value is not None and math.isfinite(value)
 
 

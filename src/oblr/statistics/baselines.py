@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from oblr.baselines.base import Baseline, Groups
+from oblr.baselines.base import Baseline, Groups, second_moment
 from oblr.statistics.log import StepRecord
 
 
@@ -42,16 +42,8 @@ def second_moments(record: StepRecord, baselines: Mapping[str, Baseline]) -> dic
 
     rewards, norms, lengths = column("reward"), column("square_norm"), column("length").nan_to_num(1).long()
     groups = _groups(rewards, norms, lengths)
-    known = norms.isfinite().all(1)
-    if not known.any():
-        return dict.fromkeys(baselines, math.nan)
-    measured = groups.of(known)
-    found = {}
-    for name, baseline in baselines.items():
-        whole = bool(known[baseline.live(groups)].all())
-        energy = baseline(measured).double().square() * measured.reward_weights
-        found[name] = energy.sum().item() / norms.numel() if whole else math.nan
-    return found
+    found = {name: second_moment(baseline, groups) for name, baseline in baselines.items()}
+    return {name: math.nan if moment is None else moment for name, moment in found.items()}
 
 
 def _groups(rewards: Tensor, square_norms: Tensor | None, lengths: Tensor | None) -> Groups:

@@ -1,8 +1,8 @@
 """What one forward and backward pass through a model says of its sequences, layer by layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from oblr.gradnorm import contractions, kinds
 from oblr.gradnorm.axes import token_axis, token_rows
 from oblr.gradnorm.contractions import ExactNorms
 from oblr.gradnorm.head import HeadUse, log_normalisers
-from oblr.gradnorm.uses import EmbeddingRows, EmbeddingUse, LinearUse, SumUse, TiedHead, Use
+from oblr.gradnorm.uses import EmbeddingRows, EmbeddingUse, LinearUse, SumUse, Use
 from oblr.statistics.sketch import Sketch
 
 #: The label of a token whose log-probability is not asked for.
@@ -39,9 +39,6 @@ class TiedColumns:
         parts = ((contractions.tokens(b, span), contractions.tokens(a, span), own) for span, own in spans)
         return cls([(mine.index_select(1, own).float(), h) for mine, h, own in parts])
 
-    def weighted(self, weighting: Any) -> Self:
-        raise NotImplementedError("what is looked at is not weighed")
-
     def cross_terms(self, rows: EmbeddingRows) -> Tensor:
         products = zip(self.of_each, rows.of_each(), strict=True)
         return torch.stack([2 * (columns * (h.float() @ table.mT)).sum() for (columns, h), (table, _) in products])
@@ -60,7 +57,7 @@ class Part:
     size: int = 1
     norms: ExactNorms = field(default_factory=ExactNorms)
     squares: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-    tied: TiedHead | None = None
+    tied: TiedColumns | HeadUse | None = None
 
 
 class Pass:
@@ -100,8 +97,8 @@ class Pass:
         self.sketches: dict[tuple[str, str], Tensor] = {}
         self.rounded = False
 
-    def take(self, name: str, module: nn.Module, which: str, uses: Sequence[Use], sketch: Tensor) -> None:
-        """Account for a parameter's use, given as sequences and as groups see it."""
+    def take(self, name: str, module: nn.Module, which: str, squares: Iterable[Tensor], sketch: Tensor) -> None:
+        """Account for a parameter's use, whose squared norms are those of sequences, and of groups if asked for."""
         key = self.names[module.get_parameter(which)], name
         if key in self.sketches:
             raise UnmeasuredError(
@@ -109,8 +106,11 @@ class Pass:
                 "freeze it, or turn re-entrant checkpointing off (use_reentrant=False)",
             )
         self.sketches[key] = sketch
-        for part, use in zip(self.parts, uses, strict=True):
-            part.squares[key] = use.square_norms(part.norms)
+        for part, found in zip(self.parts, squares, strict=True):
+            part.squares[key] = found
+
+    def _squares(self, uses: Sequence[Use]) -> Iterator[Tensor]:
+        return (use.square_norms(part.norms) for part, use in zip(self.parts, uses, strict=True))
 
     def linear(self, name: str, module: nn.Module, x: Tensor, gy: Tensor, head: bool, tied: bool) -> None:
         """Of a layer ``y = x Wᵀ + b``, or ``y = x W + b``."""
@@ -121,8 +121,8 @@ class Pass:
         if weight.requires_grad:
             left, right = (a, b) if kinds.is_transposed(module) else (b, a)
             sketch = self._sketch(weight).of_products(left, right, segments[0])
-            uses: list[Use] = [LinearUse(module, "weight", left, own, right, tied=tied) for own in segments]
-            self.take(name, module, "weight", uses, sketch)
+            uses = [LinearUse(module, "weight", left, own, right, tied=tied) for own in segments]
+            self.take(name, module, "weight", self._squares(uses), sketch)
             for part, own in zip(self.parts, segments, strict=True) if tied else ():
                 part.tied = TiedColumns.of(b, a, own, self.token_ids, part.segments)
         if bias is not None and bias.requires_grad:
@@ -149,7 +149,7 @@ class Pass:
         log_normaliser = log_normalisers(a, rows, temperature)
         uses = [HeadUse(module, "weight", b, own, a, rows, targets, log_normaliser, temperature) for own in segments]
         found = [self._sketch(weight).of_products(use.b, use.a, each, first) for first, use in uses[0].slices()]
-        self.take(name, module, "weight", uses, torch.stack(found).sum(0))
+        self.take(name, module, "weight", self._squares(uses), torch.stack(found).sum(0))
         for part, use in zip(self.parts, uses, strict=True):
             part.tied = use
 
@@ -163,11 +163,13 @@ class Pass:
             e = e * (ids.flatten() != module.padding_idx)[:, None]
         sketch = self._sketch(module.weight).of_lookups(ids.flatten(), e, segments[0])
         token_ids = self.token_ids if own else ids.flatten().cpu()
-        uses: list[Use] = [
-            EmbeddingUse(module, "weight", e, part.segments, token_ids, part.tied if own else None)
-            for part in self.parts
-        ]
-        self.take(name, module, "weight", uses, sketch)
+        squares = []
+        for part in self.parts:
+            use = EmbeddingUse(module, "weight", e, part.segments, token_ids, None)
+            rows = use.rows()
+            tying = part.tied.cross_terms(rows) if own and part.tied is not None else 0
+            squares.append(use.norms_of(rows) + tying)
+        self.take(name, module, "weight", squares, sketch)
 
     def scale(self, name: str, module: nn.Module, x: Tensor, gy: Tensor) -> None:
         """Of a layer ``y = A(x) + D(x) ⊙ w + b``, such as norms are."""
@@ -192,8 +194,8 @@ class Pass:
         """Of a parameter whose gradient is the sum over tokens of ``b`` [n, size]."""
         p = module.get_parameter(which)
         found = [own.sum(b.float()) for own in segments]
-        uses: list[Use] = [SumUse(module, which, one, own) for one, own in zip(found, segments, strict=True)]
-        self.take(name, module, which, uses, self._sketch(p).of_sums(found[0].unflatten(1, p.shape)))
+        uses = [SumUse(module, which, one, own) for one, own in zip(found, segments, strict=True)]
+        self.take(name, module, which, self._squares(uses), self._sketch(p).of_sums(found[0].unflatten(1, p.shape)))
 
     def _sketch(self, p: Tensor) -> Sketch:
         return Sketch(p.shape, self.size, self.seed, self.names[p], self.device)
