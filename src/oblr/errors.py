@@ -80,7 +80,10 @@ class UnmeasuredError(ValueError):
     """
 
     def __init__(self, problem: str, fix: str) -> None:
-        super().__init__(f"{problem} ({fix})")
+        super().__init__(problem, fix)  # so that one rank can tell the others
+
+    def __str__(self) -> str:
+        return "{} ({})".format(*self.args)
 
 
 class RunError(RuntimeError):

@@ -18,6 +18,8 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 os.environ.clear()
 os.environ.update(before)  # TRL has had vLLM say nothing, which processes of other tests would inherit
 
+from oblr.errors import UnmeasuredError  # noqa: E402
+from oblr.statistics.observer import GradientStatistics  # noqa: E402
 from oblr.statistics.trl import watch  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -71,3 +73,10 @@ if __name__ == "__main__":
     if one.accelerator.is_main_process:
         alike = all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
         (out / "alike.json").write_text(json.dumps({"alike": alike, "ranks": one.accelerator.num_processes}))
+    rank, ids = one.accelerator.process_index, torch.arange(3, 9).view(2, 3)
+    with GradientStatistics(one.model) as statistics:
+        one.model(input_ids=ids).logits.log_softmax(-1).amax().backward()
+        try:
+            statistics.step(reward=[0.0] * (2 + rank))  # too many on the second rank
+        except UnmeasuredError as error:
+            (out / f"refused-{rank}.txt").write_text(str(error))

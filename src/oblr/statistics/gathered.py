@@ -45,33 +45,21 @@ class Gathered:
 
     @classmethod
     def of(cls, passes: Sequence[Pass], groups: Sequence[int] | None, columns: Mapping[str, Sequence[Any]]) -> Self:
-        """Join the passes of this rank, and those of all ranks. Collective."""
-        counts = [one.count for one in passes]
-        for name, column in [("groups", groups), *columns.items()]:
-            if column is not None and len(column) != sum(counts):
-                problem = f"{name} has {len(column)} entries, and {sum(counts)} sequences went through the model"
-                raise UnmeasuredError(problem, "give one for each, in the order of the forward passes")
-        keys = sorted({key for one in passes for key in one.sketches})
-        squares = {key: _joined([one.each.squares.get(key) for one in passes], counts) for key in keys}
-        sketches: dict[str, Tensor] = {}
-        for key in keys:
-            more = _joined([one.sketches.get(key) for one in passes], counts)
-            sketches[key[0]] = sketches[key[0]] + more if key[0] in sketches else more
-        exact = [torch.stack(list(part.squares.values())).sum(0) for one in passes for part in one.parts[1:]]
-        own: dict[str, Any] = {
-            "squares": squares,
-            "sketches": sketches,
-            "groups": None if groups is None else [int(q) for q in groups],
-            "exact": torch.cat(exact).double().cpu() if exact else None,
-            "columns": {name: [_plain(value) for value in column] for name, column in columns.items()},
-            "rounded": any(one.rounded for one in passes) or torch.get_float32_matmul_precision() != "highest",
-        }
-        return cls._together(_of_ranks(own), passes[0].parts[-1].size)
+        """Join the passes of this rank, and those of all ranks. Collective.
+
+        Raises:
+            UnmeasuredError: on all ranks, where one of them has nothing to give, or columns of another length.
+        """
+        try:
+            own: dict[str, Any] | UnmeasuredError = _of_rank(passes, groups, columns)
+        except UnmeasuredError as error:
+            own = error
+        return cls._together(_of_ranks(own))
 
     @classmethod
-    def _together(cls, ranks: list[dict[str, Any]], size: int) -> Self:
+    def _together(cls, ranks: list[dict[str, Any]]) -> Self:
         """A rank's gradient is divided by the number of ranks, since theirs are averaged."""
-        world = len(ranks)
+        world, size = len(ranks), ranks[0]["size"]
         squares = {key: torch.cat([one["squares"][key] for one in ranks]) / world**2 for key in ranks[0]["squares"]}
         layers: dict[str, float] = defaultdict(float)
         for (name, _), found in squares.items():
@@ -210,6 +198,35 @@ def _products(found: Gathered) -> Tensor:
     return (each @ each.mT).fill_diagonal_(0) + found.squares.diag()
 
 
+def _of_rank(
+    passes: Sequence[Pass], groups: Sequence[int] | None, columns: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
+    """What a rank has seen of its own sequences."""
+    if not passes:
+        raise UnmeasuredError("no backward pass has been seen", "call step() after loss.backward()")
+    counts = [one.count for one in passes]
+    for name, column in [("groups", groups), *columns.items()]:
+        if column is not None and len(column) != sum(counts):
+            problem = f"{name} has {len(column)} entries, and {sum(counts)} sequences went through the model"
+            raise UnmeasuredError(problem, "give one for each, in the order of the forward passes")
+    keys = sorted({key for one in passes for key in one.sketches})
+    squares = {key: _joined([one.each.squares.get(key) for one in passes], counts) for key in keys}
+    sketches: dict[str, Tensor] = {}
+    for key in keys:
+        more = _joined([one.sketches.get(key) for one in passes], counts)
+        sketches[key[0]] = sketches[key[0]] + more if key[0] in sketches else more
+    exact = [torch.stack(list(part.squares.values())).sum(0) for one in passes for part in one.parts[1:]]
+    return {
+        "squares": squares,
+        "sketches": sketches,
+        "groups": None if groups is None else [int(q) for q in groups],
+        "exact": torch.cat(exact).double().cpu() if exact else None,
+        "columns": {name: [_plain(value) for value in column] for name, column in columns.items()},
+        "size": passes[0].parts[-1].size,
+        "rounded": any(one.rounded for one in passes) or torch.get_float32_matmul_precision() != "highest",
+    }
+
+
 def _joined(parts: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor:
     """Of all passes, on the CPU; zeros where a pass has not used the parameter."""
     like = next(part for part in parts if part is not None)
@@ -219,12 +236,16 @@ def _joined(parts: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor:
     return torch.cat(filled).double().cpu()
 
 
-def _of_ranks(own: dict[str, Any]) -> list[dict[str, Any]]:
-    if not (dist.is_available() and dist.is_initialized()):
-        return [own]
-    all_ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_ranks, own)
-    return all_ranks
+def _of_ranks(own: dict[str, Any] | UnmeasuredError) -> list[dict[str, Any]]:
+    """What every rank has to say; raises what one of them refuses."""
+    everybodys: list[Any] = [own]
+    if dist.is_available() and dist.is_initialized():
+        everybodys *= dist.get_world_size()
+        dist.all_gather_object(everybodys, own)
+    for said in everybodys:
+        if isinstance(said, UnmeasuredError):
+            raise said
+    return everybodys
 
 
 def _known(values: Tensor) -> list[float | None]:

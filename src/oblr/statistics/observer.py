@@ -153,11 +153,9 @@ class GradientStatistics:
 
         Raises:
             UnmeasuredError: there was no backward pass, columns are of another number of sequences, or the gradient is
-                not the sum of what was seen.
+                not the sum of what was seen; on all ranks, where it is so on one.
         """
         passes, self.passes = [one for one in self.passes if one.sketches], []
-        if not passes:
-            raise UnmeasuredError("no backward pass has been seen", "call step() after loss.backward()")
         if groups is not None and self.group_size is not None:
             raise UnmeasuredError("groups are named, and there is a group_size", "give one of the two")
         gathered = Gathered.of(passes, groups, columns)
