@@ -6,13 +6,12 @@ import logging
 
 import pytest
 import torch
-from conftest import ROOT
 from kept_responses import read_rollouts
 from step_statistics import NAN, Policy, Run, make_statistics
 
 from callbacks.rollouts import RolloutLog, rows
 from oblr.baselines.rloo import RLOOBaseline
-from oblr.record import rollouts, tags
+from oblr.record import rollouts
 from oblr.record.curves import METRICS, read_curves
 from oblr.record.logger import RunRecord
 from oblr.record.rollouts import files_of_steps
@@ -85,6 +84,7 @@ def test_what_is_kept_of_a_response(first):
     assert (row["advantage"], row["baseline"]) == (-0.5, 0.5)
     assert row["share"] == pytest.approx(0.25 * 3 / (1 + 4 + 0.75 + 0.25))
     assert row["group_square"] == 4
+    assert (row["peak"], row["peak_share"]) == (0, 1)  # its only token
     assert json.loads(json.dumps(row)) == row
     assert {one.key for one in rollouts.columns()} <= row.keys()  # what a page says of a row is there
 
@@ -117,7 +117,9 @@ def test_no_share_is_told_where_it_is_not_known(unknown):
     policy.per_token = unknown == "tokens"
     if unknown == "factors of tokens":
         policy.baseline = RLOOBaseline()
-    assert {row["share"] for row in rows(1, policy, make_statistics(**changes.get(unknown, {})))} == {None}
+    found = list(rows(1, policy, make_statistics(**changes.get(unknown, {}))))
+    assert {row["share"] for row in found} == {None}
+    assert ({row["peak"] for row in found} == {None}) == ("tokens" in unknown)
 
 
 def test_a_refused_step_can_be_read(tmp_path):
@@ -169,9 +171,3 @@ def test_any_text_is_kept_as_it_is(tmp_path):
     log.on_step(Run(), Policy(), stats)
     assert read_rollouts(tmp_path, 1)[0]["text"] == text
     assert torch.equal(stats.batch.rewards, make_statistics().batch.rewards)
-
-
-def test_the_page_of_tags_says_what_they_are():
-    page = (ROOT / "docs" / "tags.md").read_text()
-    assert f"\n\n{tags.table()}\n\n" in page
-    assert page.endswith(f"\n\n{rollouts.table()}\n")
