@@ -25,6 +25,7 @@ from training import observed
 from callbacks.doctor import plain, record
 from callbacks.grad_stats import GradStats
 from callbacks.observer import Observer
+from callbacks.rollouts import alike
 from oblr.batch.types import ResponseTokens, Rollout, RolloutBatch, StepStatistics
 from oblr.doctor.diagnosis import diagnose
 from oblr.policy.step import PolicyModule
@@ -185,7 +186,7 @@ class Kept(Observer):
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         self.stats.on_step(trainer, policy, stats)
-        append(self.path, record(stats, trainer.current_epoch + 1, plain(policy)))
+        append(self.path, record(stats, trainer.current_epoch + 1, plain(policy), alike(policy)))
 
 
 def path_of(name: str, seed: int, folder: Path) -> Path:

@@ -11,6 +11,7 @@ import torch
 from lightning import LightningModule, Trainer
 
 from callbacks.observer import Observer
+from callbacks.rollouts import alike, peaks_of
 from oblr.batch.types import StepStatistics
 from oblr.doctor.diagnosis import diagnose, lines
 from oblr.doctor.reading import MOST
@@ -41,7 +42,7 @@ class Doctor(Observer):
         if not trainer.is_global_zero:
             return
         step = trainer.current_epoch + 1
-        self.steps.append(record(stats, step, plain(policy)))
+        self.steps.append(record(stats, step, plain(policy), alike(policy)))
         for one in diagnose(list(self.steps)) if step % self.every == 0 else ():
             if one.kind == "illness" and one.name not in self.said:
                 self.said.add(one.name)
@@ -59,19 +60,23 @@ def plain(policy: PolicyModule) -> bool:
     return isinstance(optimizer, torch.optim.SGD) and not optimizer.param_groups[0]["momentum"]
 
 
-def record(stats: StepStatistics, step: int, plain: bool) -> StepRecord:
-    """The record of a step that the doctor reads. It has the texts of this rank's responses alone."""
+def record(stats: StepStatistics, step: int, plain: bool, alike: bool) -> StepRecord:
+    """The record of a step that the doctor reads. It has the texts of this rank's responses alone.
+
+    Args:
+        plain, alike: see :func:`plain` and :func:`callbacks.rollouts.alike`.
+    """
     return StepRecord(
         step=step,
         gradient_square=stats.moments.mean_square,
         group_squares=[known(square) for square in stats.group_squares.tolist()],
-        responses=list(responses(stats)),
+        responses=list(responses(stats, alike)),
         learning_rate=stats.lr,
         plain=plain,
     )
 
 
-def responses(stats: StepStatistics) -> Iterator[Response]:
+def responses(stats: StepStatistics, alike: bool) -> Iterator[Response]:
     """The responses of all ranks, group by group, as a record has them."""
     count, size = stats.rewards.shape
     parts = (stats.coefficients / count).square() * stats.square_norms
@@ -87,6 +92,7 @@ def responses(stats: StepStatistics) -> Iterator[Response]:
     }
     of_each = {name: column.flatten().tolist() for name, column in columns.items()}
     here, batch = stats.first * size, stats.batch.rollouts
+    top = peaks_of(stats.batch) if alike else [(None, None)] * len(batch)
     for place in range(count * size):
         numbers: dict[str, Any] = {name: known(column[place]) for name, column in of_each.items()}
         rollout = batch[place - here] if 0 <= place - here < len(batch) else None
@@ -94,6 +100,7 @@ def responses(stats: StepStatistics) -> Iterator[Response]:
         if rollout is not None:
             texts = {"prompt": short(rollout.problem.prompt), "text": short(rollout.text)}
             numbers["logprob"] = known(sum(rollout.completion.logprobs))
+            numbers["peak"], numbers["peak_share"] = top[place - here]
         yield Response(group=place // size, **numbers, **texts)
 
 

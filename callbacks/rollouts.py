@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from callbacks.observer import Observer
-from oblr.batch.types import COLUMNS, StepStatistics
+from oblr.batch.types import COLUMNS, RolloutBatch, StepStatistics
 from oblr.kinds import Positive
 from oblr.policy.step import PolicyModule
 from oblr.record.rollouts import step_of
 from oblr.run.disk import write_whole
 from oblr.run.responses import compressed, verdict
+from oblr.statistics.peaks import peaks
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ def rows(step: int, policy: PolicyModule, stats: StepStatistics) -> Iterator[dic
         "ratio": stats.ratios,
     }
     size = batch.group_size
+    top = peaks_of(batch) if alike(policy) else [(math.nan, math.nan)] * len(batch.rollouts)
     of_each = {key: x if x.ndim == 2 else x[:, None].expand(-1, size) for key, x in found.items()}
     columns = {key: x.tolist() for key, x in of_each.items()}  # at once: a number at a time takes longer
 
@@ -94,6 +97,7 @@ def rows(step: int, policy: PolicyModule, stats: StepStatistics) -> Iterator[dic
         group, response = stats.first + i // size, i % size
         own = {name: column[group][response] for name, column in columns.items()}
         own["logprob"] = sum(rollout.completion.logprobs)
+        own["peak"], own["peak_share"] = top[i]
         numbers = {name: value if math.isfinite(value) else None for name, value in own.items()}
         yield {
             "step": step,
@@ -108,6 +112,19 @@ def rows(step: int, policy: PolicyModule, stats: StepStatistics) -> Iterator[dic
             "reward_parts": rollout.reward_parts,
             **numbers,
         }
+
+
+def alike(policy: PolicyModule) -> bool:
+    """Whether all tokens of a response have one coefficient in the gradient."""
+    return not (policy.per_token or policy.loss.per_token)
+
+
+def peaks_of(batch: RolloutBatch) -> list[tuple[int, float]]:
+    """``peak`` and ``peak_share`` of this rank's responses, by what the engine says of tokens of one coefficient."""
+    logprobs = [torch.tensor(rollout.completion.logprobs, dtype=torch.float64) for rollout in batch.rollouts]
+    slopes = pad_sequence([torch.ones_like(one) for one in logprobs], batch_first=True)
+    found = peaks(pad_sequence(logprobs, batch_first=True), slopes)
+    return list(zip(found.places.tolist(), found.shares.tolist(), strict=True))
 
 
 def shares(policy: PolicyModule, stats: StepStatistics) -> Tensor:

@@ -22,7 +22,8 @@ def pulled(factor, rate=1.0, alignment=None):
 
     def pull(one, step, place):
         own = factor**2 * HEALTHY[19].gradient_square
-        return replace(one, gradient_square=own, alignment=alignment) if place == 5 else one
+        top = {"peak": 12, "peak_share": 0.4, "peak_text": "7"}
+        return replace(one, gradient_square=own, alignment=alignment, **top) if place == 5 else one
 
     steps = responses(HEALTHY, pull, only=[20])
     at = steps[19]
@@ -37,6 +38,7 @@ def test_one_response_makes_a_step_long():
     assert found is not None
     assert (found.step, found.response) == (20, 5)
     assert "head (70 %)" in found.evidence
+    assert "token 12 “7” has 40 %" in found.evidence
 
 
 def test_a_step_that_is_long_because_of_many_or_was_shortened_is_not_its():

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from statistics import pstdev
 
 import pytest
 from doctored import changed, run
@@ -13,10 +14,11 @@ from oblr.doctor.tuning import (
     rate_small,
     signal_share,
     split_noise,
+    weighted_baseline,
 )
 
 HEALTHY = run()
-TESTS = (large_groups, few_prompts, many_prompts, pooled_baseline, easy_groups, rate_small, clip)
+TESTS = (large_groups, few_prompts, many_prompts, pooled_baseline, easy_groups, rate_small, clip, weighted_baseline)
 
 
 @pytest.mark.parametrize("test", TESTS)
@@ -87,3 +89,38 @@ def test_a_few_long_steps():
     shortened = [replace(step, clipped=0.1 if step.step % 20 == 0 else 1.0) for step in long]
     assert clip(shortened) is None
     assert clip(changed(long, learning_rate=0.0)) is None
+
+
+def uneven(step):
+    """Right responses have forty times the squared norm of wrong ones, and parts in the gradient that fit."""
+    longer = [
+        replace(one, square_norm=40 * one.square_norm, gradient_square=40 * one.gradient_square)
+        if one.reward == 1
+        else one
+        for one in step.responses
+    ]
+    return replace(step, responses=longer)
+
+
+def test_rewards_weighted_by_norms_would_leave_less_noise():
+    """Where norms and rewards go together; a factor that all advantages have in common does not matter."""
+    steps = [uneven(step) for step in run(solved=lambda t: 0.3)]
+    found = weighted_baseline(steps)
+    assert found is not None
+    assert found.fix == "baseline=gradient_weighted"
+    scaled = [
+        replace(step, responses=[replace(one, advantage=7 / 8 * one.advantage) for one in step.responses])
+        for step in steps
+    ]
+    assert weighted_baseline(scaled) == found
+    assert weighted_baseline([uneven(step) for step in run(solved=lambda t: 0.3, pooled=True)]) is None
+
+
+def test_of_advantages_in_units_of_a_groups_spread_no_baseline_is_compared():
+    def standard(one, step):
+        group = [other.reward for other in step.responses if other.group == one.group]
+        return replace(one, advantage=one.advantage / (pstdev(group) + 1e-4))
+
+    steps = [uneven(step) for step in run(solved=lambda t: 0.3)]
+    steps = [replace(step, responses=[standard(one, step) for one in step.responses]) for step in steps]
+    assert weighted_baseline(steps) is None

@@ -103,6 +103,8 @@ def test_columns_of_responses(tmp_path):
         ids = batch["completion_ids"][i][batch["completion_mask"][i].bool()]
         assert response.length == len(ids)
         assert response.text == one.processing_class.decode(ids, skip_special_tokens=True)
+        assert 1 / len(ids) <= response.peak_share <= 1 or response.advantage == response.peak_share == 0
+        assert response.peak_text == one.processing_class.decode(ids[response.peak])
         assert response.finished == (ids[-1].item() == one.processing_class.eos_token_id)
         assert response.reward == pytest.approx(
             sum(c.isdigit() for c in response.text) / (1 + len(response.text)), abs=1e-6
@@ -125,6 +127,8 @@ def test_two_ranks_end_with_the_same_bits_and_see_what_one_does(tmp_path):
         records = list(read(lines))
     assert [len(record.responses) for record in records] == [16] * 3
     assert [len(record.group_squares) for record in records] == [4] * 3
+    for rank in range(2):  # a step that one of them refuses, none waits for
+        assert "reward has 3 entries, and 2 sequences" in (tmp_path / f"refused-{rank}.txt").read_text()
 
 
 def test_what_cannot_be_measured_ends_the_run_by_name(tmp_path):

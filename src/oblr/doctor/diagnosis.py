@@ -29,6 +29,7 @@ TESTS: tuple[Test, ...] = (
     tuning.rate_small,
     tuning.many_prompts,
     tuning.easy_groups,
+    tuning.weighted_baseline,
     tuning.clip,
 )
 #: Of a policy that has broken; where one of these is found, that is said in its place.

@@ -52,6 +52,9 @@ def one_response(steps: Sequence[StepRecord]) -> Finding | None:
         why.append(f"its squared norm n is {one.square_norm / median(norms):.3g} × its group's median")
     if one.reward is not None and given.count(one.reward) == 1:
         why.append(f"its reward {one.reward:g} the only such")
+    if one.peak is not None and one.peak_share:
+        name = "" if one.peak_text is None else f" {quoted(one.peak_text)}"
+        why.append(f"token {one.peak}{name} has {percent(one.peak_share)} of its pull on the logits")
     layers = sorted(step.layers.items(), key=lambda item: -item[1])[:2]
     if layers:
         why.append("most of the gradient lies in " + " and ".join(f"{name} ({percent(of)})" for name, of in layers))

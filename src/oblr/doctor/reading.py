@@ -105,6 +105,8 @@ def _step(step: int, rows: list[dict[str, Any]], told: dict[str, float | None], 
             log_ratio=math.log(row["ratio"]) if row["ratio"] else None,
             entropy=told["train/entropy"],  # of the step's tokens together: those of responses are not kept
             logprob=row.get("logprob"),
+            peak=row.get("peak"),
+            peak_share=row.get("peak_share"),
             prompt=row["prompt"],
             text=row["text"],
         )

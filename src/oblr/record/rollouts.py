@@ -16,6 +16,8 @@ DERIVED = {
         Column("what is taken from the reward", "baseline", "baseline"),
         Column("probability under the policy over that under the engine", "ratio", "importance ratio"),
         Column("logarithm of its probability under the engine, nats", "logprob"),
+        Column("place, from 0, of the token whose own logit has the largest slope in its loss", "peak"),
+        Column("share of that token in the sum of these slopes' squares", "peak_share"),
     )
 }
 

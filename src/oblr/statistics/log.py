@@ -34,6 +34,9 @@ class Response:
         log_ratio: ``log π(o_i|q) − log μ(o_i|q)`` to the policy that it was sampled from, in nats.
         entropy: mean entropy of the distributions that its tokens were drawn from, in nats.
         logprob: ``log μ(o_i|q)`` under what it was sampled from, in nats.
+        peak: place, from 0, of the token whose own logit ``z_t`` has the largest ``|∂ℓ_i/∂z_t|`` in its loss.
+        peak_share: of that token in ``Σ_t (∂ℓ_i/∂z_t)²``.
+        peak_text: that token as it is read.
         prompt, text: as they are read.
     """
 
@@ -48,6 +51,9 @@ class Response:
     log_ratio: float | None = None
     entropy: float | None = None
     logprob: float | None = None
+    peak: int | None = None
+    peak_share: float | None = None
+    peak_text: str | None = None
     prompt: str | None = None
     text: str | None = None
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from oblr.statistics.log import StepRecord, append
 from oblr.statistics.observer import GradientStatistics
+from oblr.statistics.peaks import peaks
 
 #: What a batch's rewards are called on their way to the step that learns from them.
 REWARD = "oblr_reward"
@@ -52,7 +53,8 @@ class Watcher:
         self.last: StepRecord | None = None
         self.statistics: GradientStatistics | None = None
         self.columns: dict[str, list[Any]] = {}
-        self.slopes: list[Tensor] = []
+        self.slopes: list[tuple[Tensor, Tensor]] = []  # of log-probabilities, and these
+        self.completions: list[Tensor] = []
         self.scores: list[list[float | None]] = []
         self.tokenizer = trainer.processing_class
         self._wrap_rewards(trainer)
@@ -76,8 +78,14 @@ class Watcher:
         columns, self.columns = self.columns, {}
         groups = columns.pop("group")
         slopes, self.slopes = self.slopes, []
+        completions, self.completions = self.completions, []
         if slopes:
-            columns["coefficients"] = [value for slope in slopes for value in constants(slope)]
+            columns["coefficients"] = [value for slope, _ in slopes for value in constants(slope)]
+            found = [peaks(logps, slope) for slope, logps in slopes]
+            columns["peak"] = [place for one in found for place in one.places.tolist()]
+            columns["peak_share"] = [share for one in found for share in one.shares.tolist()]
+            tokens = [ids.gather(1, one.places[:, None]) for ids, one in zip(completions, found, strict=True)]
+            columns["peak_text"] = self.tokenizer.batch_decode(torch.cat(tokens))
         rates = [group["lr"] for group in kwargs["optimizer"].param_groups]
         self.last = record = self.statistics.step(groups, learning_rate=rates[0], **columns)
         if self.path is not None and state.is_world_process_zero:
@@ -119,7 +127,7 @@ class Watcher:
         def log_probabilities(*args: Any, **kwargs: Any) -> Any:
             logps, *others = compute(*args, **kwargs)
             if logps.requires_grad:
-                logps.register_hook(lambda slope: self.slopes.append(slope.detach()))
+                logps.register_hook(lambda slope: self.slopes.append((slope.detach(), logps.detach())))
             return logps, *others
 
         return log_probabilities
@@ -129,6 +137,7 @@ class Watcher:
             if model.training:
                 for name, column in described(inputs, self.tokenizer).items():
                     self.columns.setdefault(name, []).extend(column)
+                self.completions.append(inputs["completion_ids"])
             return compute(model, inputs, *args, **kwargs)
 
         return loss
