@@ -6,12 +6,11 @@ import re
 import subprocess
 import sys
 import sysconfig
-from importlib.metadata import files
+import time
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from packages import REQUIREMENTS, needed
 
 pytestmark = pytest.mark.wheel
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -64,11 +63,9 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def library(wheel, tmp_path_factory):
-    """What ``pip install oblr`` makes: the wheel, and of what is installed here only what it requires."""
+    """What ``pip install oblr`` makes: the wheel, and what pip fetches for it."""
     run = Environment(tmp_path_factory.mktemp("library"), wheel)
-    for name in needed(REQUIREMENTS):
-        for top in {file.parts[0] for file in files(name)} - {"..", "__pycache__"}:
-            (run.packages / top).symlink_to(Path(sysconfig.get_path("purelib"), top))
+    subprocess.run([*run.pip, "install", str(wheel)], check=True)
     return run
 
 
@@ -84,7 +81,9 @@ def test_the_library_needs_what_pip_installs_for_it(library):
     )
     assert library("python", "-c", used) == "3\n"
     (example,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    begun = time.monotonic()
     assert len(library("python", "-c", example).splitlines()) == 3
+    assert time.monotonic() - begun < 60
     for name in ("lightning", "hydra", "omegaconf", "datasets", "vllm", "oblr.policy.step"):
         assert library("python", "-c", f"import {name}", status=1).splitlines()[-1].startswith("ModuleNotFoundError: ")
 
