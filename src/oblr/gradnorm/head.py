@@ -164,12 +164,6 @@ def _statistics(h: Tensor, weight: Tensor, targets: Tensor, temperature: float) 
     return log_normaliser, (shares * means).sum(0), (shares.square() * squares).sum(0), target
 
 
-def log_normalisers(h: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Log-sum-exp of each position's logits over the temperature, float32 [n], of inputs [n, D] and weight [V, D]."""
-    parts = [_logits(h, rows, temperature).logsumexp(1) for _, rows in row_slices(weight, len(h))]
-    return torch.stack(parts, 1).logsumexp(1)
-
-
 class _HeadStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, anchor: Tensor, targets: Tensor, temperature: float, head: Any):

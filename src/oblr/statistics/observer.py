@@ -111,7 +111,8 @@ class GradientStatistics:
             log_probs, trained = getattr(output, "log_probs", None), self.head.weight.requires_grad
             if trained and log_probs is not None and log_probs.requires_grad:
                 name = next(name for name, one in self.lm.named_modules() if one is self.head)
-                hand = partial(self.passes[-1].fused_head, name, self.head, kwargs["labels"][:, 1:], temperature)
+                told = kwargs["labels"][:, 1:], log_probs.detach(), temperature
+                hand = partial(self.passes[-1].fused_head, name, self.head, *told)
                 output.log_probs = _Handed.apply(log_probs, hidden[0].detach(), hand)
             hidden.clear()
 

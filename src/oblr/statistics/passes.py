@@ -1,7 +1,7 @@
 """What one forward and backward pass through a model says of its sequences, layer by layer."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -12,7 +12,7 @@ from oblr.errors import UnmeasuredError
 from oblr.gradnorm import contractions, kinds
 from oblr.gradnorm.axes import token_axis, token_rows
 from oblr.gradnorm.contractions import ExactNorms
-from oblr.gradnorm.head import HeadUse, log_normalisers
+from oblr.gradnorm.head import HeadUse
 from oblr.gradnorm.uses import EmbeddingRows, EmbeddingUse, LinearUse, SumUse, Use
 from oblr.statistics.sketch import Sketch
 
@@ -129,14 +129,22 @@ class Pass:
             self.sums(name, module, "bias", b, segments)
 
     def fused_head(
-        self, name: str, module: nn.Module, labels: Tensor, temperature: float, x: Tensor, g: Tensor
+        self,
+        name: str,
+        module: nn.Module,
+        labels: Tensor,
+        log_probs: Tensor,
+        temperature: float,
+        x: Tensor,
+        g: Tensor,
     ) -> None:
         """Of a head that nobody calls: log-probabilities were computed of its weight.
 
         Args:
             labels: int64 [R, L − 1], of each token but the first of its row; −100 where there is none.
+            log_probs: of the labels, [R, L − 1].
             x: what the head would be given, [R, L, D].
-            g: gradient of the labels' log-probabilities, [R, L − 1].
+            g: gradient of ``log_probs``.
         """
         kept = (labels != IGNORED).cpu()
         ids = self.each.segments.host.view(self.rows)[:, :-1][kept]
@@ -146,10 +154,16 @@ class Pass:
         segments = [each if part.size == 1 else each.merge(part.size) for part in self.parts]
         weight = module.get_parameter("weight")
         rows = weight.detach().to(a.dtype)
-        log_normaliser = log_normalisers(a, rows, temperature)
+        own_logits = (a.float() * rows[targets].float()).sum(1) / temperature
+        log_normaliser = own_logits - log_probs[there].float()
         uses = [HeadUse(module, "weight", b, own, a, rows, targets, log_normaliser, temperature) for own in segments]
-        found = [self._sketch(weight).of_products(use.b, use.a, each, first) for first, use in uses[0].slices()]
-        self.take(name, module, "weight", self._squares(uses), torch.stack(found).sum(0))
+        squares = [torch.zeros(own.count, device=self.device) for own in segments]
+        sketch, sketched = self._sketch(weight), torch.zeros((), device=self.device)
+        for first, some in uses[0].slices():
+            sketched = sketched + sketch.of_products(some.b, some.a, each, first)
+            for part, own, found in zip(self.parts, segments, squares, strict=True):
+                found += replace(some, segments=own).square_norms(part.norms)
+        self.take(name, module, "weight", squares, sketched)
         for part, use in zip(self.parts, uses, strict=True):
             part.tied = use
 
