@@ -20,7 +20,7 @@ ALLOWED = {
     "run": {"errors", "kinds", "metrics"},
     "record": {"run", "metrics", "batch"},
     "statistics": BASE | {"gradnorm", "baselines"},
-    "doctor": {"errors", "baselines", "statistics", "record", "run"},
+    "doctor": {"errors", "statistics", "record", "run"},
     "answers": set(),
     "rewards": BASE | {"run", "answers"},
     "data": BASE | {"run"},

@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from oblr.baselines.gradient_weighted import GradientWeightedBaseline
-from oblr.baselines.rloo import RLOOBaseline
 from oblr.doctor.findings import Finding, by_group, noise, percent, rewards, signal
 from oblr.doctor.measures import Interval, ratio, share, slope
 from oblr.doctor.moving import broke, moved, solved
@@ -172,11 +170,11 @@ def weighted_baseline(steps: Sequence[StepRecord]) -> Finding | None:
     difference is one of variances. Said where the 95 % interval of their ratio leaves off a tenth.
     """
     centred = [step for step in steps if _centred(step)]
-    found = [second_moments(step, {"mean": RLOOBaseline(), "ours": GradientWeightedBaseline()}) for step in centred]
-    known = [of for of in found if math.isfinite(of["mean"]) and math.isfinite(of["ours"])]
+    found = [second_moments(step) for step in centred]
+    known = [of for of in found if all(map(math.isfinite, of.values()))]
     if len(known) < LEAST:
         return None
-    left = ratio([of["ours"] for of in known], [of["mean"] for of in known])
+    left = ratio([of["gradient_weighted"] for of in known], [of["rloo"] for of in known])
     if not left.high < 1 - WORTH:
         return None
     return Finding(

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups, second_moment
+from oblr.baselines.gradient_weighted import GradientWeightedBaseline
+from oblr.baselines.rloo import RLOOBaseline
 from oblr.statistics.log import StepRecord
+
+#: Two that are unbiased and give groups of equal rewards nothing: the others' mean reward, and the paper's.
+UNBIASED: Mapping[str, Baseline] = {"rloo": RLOOBaseline(), "gradient_weighted": GradientWeightedBaseline()}
 
 
 def advantages(
@@ -24,7 +29,7 @@ def advantages(
     return baseline(_groups(rewards, square_norms, lengths))
 
 
-def second_moments(record: StepRecord, baselines: Mapping[str, Baseline]) -> dict[str, float]:
+def second_moments(record: StepRecord, baselines: Mapping[str, Baseline] = UNBIASED) -> dict[str, float]:
     """``1/(NG) Σ (R_i − b_i)² n_i`` of a step under each baseline: for unbiased ones the variance but for a constant.
 
     Needs a reward and ``square_norm`` of each response, and groups of one size. Where a norm is not known, as in groups
