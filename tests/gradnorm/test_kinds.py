@@ -7,6 +7,7 @@ from torch import nn
 from transformers.models.exaone4.modeling_exaone4 import Exaone4RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm, Gemma3TextScaledWordEmbedding
 from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
+from transformers.models.opt.modeling_opt import OPTLearnedPositionalEmbedding
 from transformers.pytorch_utils import Conv1D
 
 from oblr.batch.packing import pack
@@ -115,3 +116,11 @@ def test_the_axis_of_tokens_is_remembered_where_another_is_as_long():
     assert token_axis(first, torch.Size([8, 4, 12]), torch.Size([2, 4]), 1) is None  # rows end to end, until now not
     assert token_axis(nn.Identity(), torch.Size([8, 4, 12]), torch.Size([2, 4]), 1) == 0
     assert token_axis(nn.Identity(), torch.Size([2, 5, 12]), torch.Size([2, 4]), 1) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_that_is_looked_up_in_other_rows_is_no_plain_one(dtype):
+    scaled = Gemma3TextScaledWordEmbedding(97, 48, 3, embed_scale=48**0.5).to(dtype)
+    assert kinds.lookup_scale(scaled, scaled.forward) is not None
+    shifted_by_two = OPTLearnedPositionalEmbedding(97, 48).to(dtype)
+    assert kinds.lookup_scale(shifted_by_two, shifted_by_two.forward) is None

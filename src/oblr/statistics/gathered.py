@@ -19,6 +19,9 @@ from oblr.statistics.sketch import Sketch
 #: By which the gradient of a parameter may differ from the sum over sequences, over the lengths of all that is summed:
 #: in float32, and where autograd rounds products to less.
 PRECISE, ROUNDED = 1e-4, 0.05
+#: Of all parameters' lengths: one whose sequences have less is taken to have as much. Some gradients are 0 but for
+#: rounding, as those of the biases of keys.
+LEAST = 0.01
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,9 @@ def scale(found: Gathered, gradient: Gradient) -> float:
         UnmeasuredError: the parameters do not have that factor in common.
     """
     seen = {name: sketches.sum(0) for name, sketches in found.sketches.items()}
-    sizes = {name: sketches.norm(dim=1).sum().item() for name, sketches in found.sketches.items()}
+    lengths = {name: sketches.norm(dim=1).sum().item() for name, sketches in found.sketches.items()}
+    least = LEAST * math.hypot(*lengths.values())
+    sizes = {name: max(length, least) for name, length in lengths.items()}
     ratios = [
         (gradient.sketches[name] @ total / total.square().sum()).item()
         for name, total in seen.items()
@@ -175,7 +180,7 @@ def scale(found: Gathered, gradient: Gradient) -> float:
     for name in gradient.sketches.keys() | seen.keys():
         nothing = torch.zeros(())
         off = (gradient.sketches.get(name, nothing) - factor * seen.get(name, nothing)).norm().item()
-        if not off <= tolerance * factor * sizes.get(name, 0.0):
+        if not off <= tolerance * factor * sizes.get(name, least):
             raise UnmeasuredError(
                 f"the gradient of {name!r} is not the sum of its sequences' gradients",
                 "let each layer be called as a module (no fused loss, no hook that changes gradients), and begin each "

@@ -180,8 +180,12 @@ class GradientStatistics:
             raise UnmeasuredError("the model is given embeddings in place of tokens", "give it input_ids")
         if y.dtype == torch.float16:
             raise UnmeasuredError("gradients in float16 are scaled by whoever scales the loss", "use bfloat16")
-        (x,) = [*args, *kwargs.values()]
-        return _Handed.apply(y, x, partial(hand, self.passes[-1]))
+        inputs = [*args, *kwargs.values()]
+        if len(inputs) > 1:
+            name = next(name for name, one in self.model.named_modules() if one is module)
+            problem = f"layer {name!r} is given {len(inputs)} inputs: whose gradient its own is of, is not known"
+            raise UnmeasuredError(problem, "freeze it, or use another model")
+        return _Handed.apply(y, *inputs, partial(hand, self.passes[-1]))
 
     def _layers(self) -> Iterator[tuple[nn.Module, Callable[[Pass, Tensor, Tensor], None]]]:
         """Those that own trained parameters, and what is done with their inputs and their outputs' gradients."""
