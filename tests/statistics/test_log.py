@@ -61,3 +61,10 @@ def test_noise_is_split_within_and_between_prompts():
     assert record.noise_within == pytest.approx(40 * within**2 / size, rel=0.03)
     assert record.noise_between == pytest.approx(40 * between**2, rel=0.06)
     assert math.isnan(StepRecord(1, 1.0, [1.0], [Response(0, 1.0)]).noise_within)
+
+
+def test_noise_and_signal_have_no_bias_by_being_cut_at_0():
+    """Of norms that rounding has left in disorder, and of two prompts whose gradients cancel."""
+    clear, noisy = StepRecord(1, 4.5, [4.0, 4.0], []), StepRecord(1, 0.0, [4.0, 4.0], [])
+    assert (clear.noise, clear.signal) == (-1.0, 5.0)
+    assert (noisy.noise, noisy.signal) == (8.0, -4.0)

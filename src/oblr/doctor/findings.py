@@ -68,17 +68,6 @@ def by_group(step: StepRecord) -> list[list[Response]]:
     return list(groups.values())
 
 
-def noise(step: StepRecord) -> float:
-    """``tr H = N/(N−1) · (M2 − M1)``, without bias: below 0 now and then. NaN where it is not known."""
-    count = len(step.group_squares)
-    return count / (count - 1) * (step.moments.square_mean - step.gradient_square) if count > 1 else math.nan
-
-
-def signal(step: StepRecord) -> float:
-    """``‖ĝ‖² − tr H/N``, an estimate of ``‖∇J‖²`` without bias, below 0 now and then. NaN where it is not known."""
-    return step.gradient_square - noise(step) / len(step.group_squares)
-
-
 def rewards(steps: Iterable[StepRecord]) -> list[float]:
     """All that are known."""
     return [one.reward for step in steps for one in step.responses if one.reward is not None]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from oblr.doctor.findings import Finding, by_group, called, percent, quoted, rewards, signal
+from oblr.doctor.findings import Finding, by_group, called, percent, quoted, rewards
 from oblr.doctor.measures import Z, mean, share, unusual
 from oblr.statistics.log import Response, StepRecord
 
@@ -152,7 +152,7 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
     if broke(steps) is not None or len(steps) < 2 * WINDOW:
         return None
     given = [rewards([step]) for step in steps]
-    gains = [(step.learning_rate or 0.0) * signal(step) for step in steps]
+    gains = [(step.learning_rate or 0.0) * step.signal for step in steps]
     if not all(given) or not all(map(math.isfinite, gains)):
         return None
     first, come = fmean(given[0]), mean([fmean(of) for of in given[-WINDOW:]])
@@ -172,7 +172,7 @@ def _breaking(steps: Sequence[StepRecord]) -> str | None:
     place = broke(steps)
     if place is None:
         return None
-    gain = median((step.learning_rate or 0.0) * signal(step) for step in steps[: place + 1])
+    gain = median((step.learning_rate or 0.0) * step.signal for step in steps[: place + 1])
     given = rewards(steps)
     if not gain > 0.5 * (max(given) - min(given)):
         return None

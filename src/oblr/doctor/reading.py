@@ -12,6 +12,7 @@ from oblr.doctor.findings import finite
 from oblr.errors import SettingError
 from oblr.record.curves import METRICS, read_curves
 from oblr.record.rollouts import files_of_steps
+from oblr.run.provenance import in_order
 from oblr.statistics.log import STATISTICS, Response, StepRecord
 from oblr.statistics.log import read as read_log
 
@@ -141,7 +142,7 @@ def _plain(folder: Path) -> bool:
     """Whether the run's optimizer is SGD without momentum."""
     import yaml
 
-    files = sorted(folder.glob("config*.yaml"), key=lambda path: path.stat().st_mtime)
+    files = in_order(folder, "config*.yaml")
     found = yaml.safe_load(files[-1].read_text()) if files else {}
     optimizer = found.get("optimizer") or {}
     return optimizer.get("_target_") == "torch.optim.SGD" and not optimizer.get("momentum")

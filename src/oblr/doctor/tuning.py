@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from oblr.doctor.findings import Finding, by_group, noise, percent, rewards, signal
+from oblr.doctor.findings import Finding, by_group, percent, rewards
 from oblr.doctor.measures import Interval, ratio, share, slope
 from oblr.doctor.moving import broke, moved, solved
 from oblr.statistics.baselines import second_moments
@@ -30,16 +30,16 @@ def signal_share(steps: Sequence[StepRecord]) -> Interval:
     Without bias above and below; weighted with the rates, since a step that is not taken need not be clear. Equals
     ``N/(N + N*)`` with the critical number of prompts ``N* = tr H/‖∇J‖²`` (arXiv 1812.06162).
     """
-    known = [step for step in steps if math.isfinite(signal(step))]
+    known = [step for step in steps if math.isfinite(step.signal)]
     rates = [1.0 if step.learning_rate is None else step.learning_rate for step in known]
-    clear = [rate * signal(step) for rate, step in zip(rates, known, strict=True)]
+    clear = [rate * step.signal for rate, step in zip(rates, known, strict=True)]
     return ratio(clear, [rate * step.gradient_square for rate, step in zip(rates, known, strict=True)])
 
 
 def split_noise(steps: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
     """Of each step where it is known: tr H, the noise of a prompt's gradient, and its part of sampling responses."""
-    known = [step for step in steps if math.isfinite(noise(step)) and math.isfinite(step.noise_within)]
-    return [noise(step) for step in known], [step.noise_within for step in known]
+    known = [step for step in steps if math.isfinite(step.noise) and math.isfinite(step.noise_within)]
+    return [step.noise for step in known], [step.noise_within for step in known]
 
 
 def large_groups(steps: Sequence[StepRecord]) -> Finding | None:

@@ -94,6 +94,17 @@ class StepRecord:
         return Moments(len(squares), self.gradient_square, sum(squares) / len(squares))
 
     @property
+    def noise(self) -> float:
+        """``tr H = N/(N−1) · (M2 − M1)``, without bias: below 0 now and then. NaN where it is not known."""
+        count = len(self.group_squares)
+        return count / (count - 1) * (self.moments.square_mean - self.gradient_square) if count > 1 else math.nan
+
+    @property
+    def signal(self) -> float:
+        """``‖ĝ‖² − tr H/N``, an estimate of ``‖∇J‖²`` without bias, below 0 now and then. NaN where it is not known."""
+        return self.gradient_square - self.noise / len(self.group_squares)
+
+    @property
     def noise_within(self) -> float:
         """The part of ``tr H`` that more responses a prompt would lessen: half of it with twice as many.
 
@@ -113,7 +124,7 @@ class StepRecord:
     @property
     def noise_between(self) -> float:
         """The part of ``tr H`` that only more prompts would lessen; an estimate, which may be below 0."""
-        return self.moments.noise - self.noise_within
+        return self.noise - self.noise_within
 
 
 def written(record: StepRecord) -> str:
