@@ -13,6 +13,7 @@
 # make bench-smoke  the short form of every benchmark, and the work of an update at long sequences
 # make studies-smoke  the short form of every study, and its tests
 # make pages    write the figures of benchmarks/results and studies/results into README and docs
+# make tutorial run docs/noisy.py, and write docs/noisy.md and its pictures of it: minutes
 # make docs     docs/_build/index.html, the pages for a browser; a dead link fails
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
@@ -25,7 +26,7 @@
 # make gpu      measure on this machine's GPU what was counted on paper; ARGS=--quick: its small form on the CPU
 # make install  the set-up alone;  FLAVOUR=cpu|cuda overrides the detected one
 # With FLAVOUR=cuda each of them first looks whether the NVIDIA driver is new enough, and for gcc and Python.h.
-.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-fast test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint pages docs bench bench-smoke soak mutants again contract gpu studies studies-smoke
+.PHONY: driver bubblewrap chromium demo sweep-local smollm2 test test-fast test-wide test-slurm test-servers test-loggers test-wheel test-browser attack install lint pages tutorial docs bench bench-smoke soak mutants again contract gpu studies studies-smoke
 
 PYTHON ?= python3
 SWEEP ?= sweep
@@ -102,6 +103,9 @@ lint: $(STAMP)
 
 pages: $(STAMP)
 	$(PY) benchmarks/measured.py
+
+tutorial: $(STAMP)
+	HF_HUB_OFFLINE=1 $(PY) benchmarks/tutorial.py
 
 docs: $(STAMP)
 	$(PY) -m sphinx -q -W --keep-going docs docs/_build
