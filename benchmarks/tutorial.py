@@ -29,13 +29,13 @@ class Cell:
         text: Markdown, or code.
         is_code: which of the two.
         printed: by its run.
-        drawn: PNG files.
+        drawn: what its pictures show, and the PNG files.
     """
 
     text: str
     is_code: bool
     printed: str = ""
-    drawn: list[bytes] = field(default_factory=list)
+    drawn: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 def cells(notebook: Path) -> Iterator[Cell]:
@@ -62,8 +62,9 @@ def run(notebook: Path, folder: Path) -> tuple[list[Cell], dict[str, Any]]:
             with redirect_stdout(StringIO()) as printed:
                 exec(compile(cell.text, f"{notebook.name}, cell {number}", "exec"), names)
             cell.printed = printed.getvalue()
-            for figure in pyplot.get_fignums():
-                cell.drawn.append(png(pyplot.figure(figure)))
+            for figure in map(pyplot.figure, pyplot.get_fignums()):
+                shows = [axes.get_ylabel() for axes in figure.axes]
+                cell.drawn.append((f"{', '.join(shows)} by {figure.axes[-1].get_xlabel()}", png(figure)))
             pyplot.close("all")
     return found, names
 
@@ -90,10 +91,10 @@ def page(found: list[Cell], name: str, note: str = "") -> tuple[str, dict[str, b
         blocks.append(shown(cell))
         if cell.printed:
             blocks.append(f"```\n{cell.printed.rstrip()}\n```")
-        for drawn in cell.drawn:
+        for shows, drawn in cell.drawn:
             picture = f"{name}-{len(pictures) + 1}.png"
             pictures[picture] = drawn
-            blocks.append(f"![what the cell above draws]({picture})")
+            blocks.append(f"![{shows}]({picture})")
     return "\n\n".join([*blocks, *filter(None, [note])]) + "\n", pictures
 
 

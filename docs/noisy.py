@@ -239,8 +239,8 @@ for when, some in (("first", records[:quarter]), ("last", records[-quarter:])):
         print(f"{when:5} quarter, {len(norms):3} {kind} responses: nᵢ {of.value:5.0f} ± {of.high - of.value:.0f}")
 
 # %% [markdown]
-# **Which baseline?** A response adds `(Rᵢ − bᵢ)² nᵢ` to the noise within prompts. The mean of that is computed for
-# other baselines `b` from the same file, without another run. GRPO's group mean is not listed: its advantages are
+# **Which baseline?** Within prompts, a response adds `(Rᵢ − bᵢ)² nᵢ` to the noise, but for a constant. The mean of that
+# is computed for other baselines `b` from the same file, without another run. GRPO's group mean is not listed: its advantages are
 # RLOO's times 1 − 1/G, so its steps are shorter and no clearer.
 
 # %%
@@ -312,7 +312,7 @@ print(*said(after), sep="\n")
 # |---|---|
 # | one response has the step | what paid it; `max_grad_norm` |
 # | most noise is between prompts | fewer `num_generations` at the same batch size, which makes more prompts |
-# | most noise is within prompts | more `num_generations`, or another baseline |
+# | most noise is within prompts | the batch size, or the baseline: other groups at the same batch size hardly help |
 # | little of `‖ĝ‖²` is signal | more `gradient_accumulation_steps`, or a smaller `learning_rate` |
 #
 # [In TRL](trl.md) says what `watch` can measure, [in your own loop](statistics.md#what-it-says) what all the numbers
