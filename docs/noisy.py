@@ -240,8 +240,8 @@ for when, some in (("first", records[:quarter]), ("last", records[-quarter:])):
 
 # %% [markdown]
 # **Which baseline?** Within prompts, a response adds `(Rᵢ − bᵢ)² nᵢ` to the noise, but for a constant. The mean of that
-# is computed for other baselines `b` from the same file, without another run. GRPO's group mean is not listed: its advantages are
-# RLOO's times 1 − 1/G, so its steps are shorter and no clearer.
+# is computed for other baselines `b` from the same file, without another run. GRPO's group mean is not listed: its
+# advantages are RLOO's times 1 − 1/G, so its steps are shorter and no clearer.
 
 # %%
 baselines = {"RLOO": RLOOBaseline(), "length": OPOBaseline(), "nᵢ": GradientWeightedBaseline()}
