@@ -30,7 +30,7 @@ from oblr.baselines.opo import OPOBaseline
 from oblr.baselines.rloo import RLOOBaseline
 from oblr.doctor.command import said
 from oblr.doctor.diagnosis import diagnose
-from oblr.doctor.findings import by_group, noise, signal
+from oblr.doctor.findings import by_group
 from oblr.doctor.measures import Interval, mean, ratio
 from oblr.doctor.reading import read
 from oblr.doctor.tuning import signal_share, split_noise
@@ -171,7 +171,7 @@ print(*said(before), sep="\n")
 # %%
 last = records[-1]
 print(f"‖ĝ‖²         {last.gradient_square:<8.3g} squared length of the gradient, before clipping")
-print(f"tr H         {noise(last):<8.3g} noise of one prompt's gradient")
+print(f"tr H         {last.noise:<8.3g} noise of one prompt's gradient")
 print(f"  within     {last.noise_within:<8.3g} of it from which responses were sampled")
 print(f"  between    {last.noise_between:<8.3g} of it from which prompt it is")
 print(f"SNR          {last.moments.snr_plug_in:<8.3g} ‖ĝ‖² / tr H")
@@ -198,7 +198,7 @@ below.bar(at, [max(step.noise_between, 0.0) for step in records], bottom=lower, 
 below.set(xlabel="step", ylabel="tr H")
 below.legend(loc="upper left")
 
-alike = ratio([noise(step) for step in records], [signal(step) for step in records])
+alike = ratio([step.noise for step in records], [step.signal for step in records])
 print(f"{signal_share(records)} of what the steps move is signal")
 print(f"noise scale: {alike} prompts, of which a step would be half signal")
 
@@ -280,7 +280,7 @@ def quotient(a, b):
 
 
 runs = {"before": records, "after": read(after)}
-of_step = {name: mean([noise(step) / len(step.group_squares) for step in steps]) for name, steps in runs.items()}
+of_step = {name: mean([step.noise / len(step.group_squares) for step in steps]) for name, steps in runs.items()}
 measured, expected = quotient(of_step["after"], of_step["before"]), foretold(change.get("num_generations", 16))
 agree = measured.low <= expected.high and expected.low <= measured.high
 print(f"noise: foretold {expected}, measured {measured}; they {'agree' if agree else 'do not agree'}")

@@ -13,7 +13,7 @@ from oblr.batch.types import RolloutBatch
 from oblr.doctor import reading
 from oblr.doctor.reading import ours, read
 from oblr.errors import SettingError
-from oblr.statistics.log import STATISTICS, append
+from oblr.statistics.log import STATISTICS, Response, StepRecord, append
 
 
 def logged(folder, steps):
@@ -124,3 +124,10 @@ def test_no_more_is_read_than_there_is_room_for(tmp_path, monkeypatch):
     of_run(tmp_path)
     monkeypatch.setattr(reading, "ROOM", 1)
     assert [step.step for step in read(tmp_path)] == [2]
+
+
+def test_of_steps_that_were_taken_again_the_last_are_read(tmp_path):
+    """A run that went back from step 3 to 2, and before it another one."""
+    for step, rate in ((1, 0.1), (2, 0.1), (1, 0.2), (2, 0.2), (3, 0.2), (2, 0.3)):
+        append(tmp_path / "statistics.jsonl", StepRecord(step, 1.0, [1.0], [Response(0)], learning_rate=rate))
+    assert [(one.step, one.learning_rate) for one in read(tmp_path)] == [(1, 0.2), (2, 0.3)]

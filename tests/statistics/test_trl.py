@@ -115,6 +115,58 @@ def test_columns_of_responses(tmp_path):
     assert told[0].learning_rate == pytest.approx(1e-3)
 
 
+def test_of_a_loss_of_some_tokens_no_norm_of_the_response_is_told(tmp_path):
+    """TRL can leave out tokens that are likely; the slope of these is 0, as is that of padding."""
+    norms = []
+    for quantile in (1.0, 0.5):
+        one, told = trainer(tmp_path, max_steps=1, top_entropy_quantile=quantile), []
+        watch(one, told=told.append)
+        one.train()
+        norms.append([response.square_norm for response in told[0].responses])
+    assert any(a is not None and b is None for a, b in zip(*norms, strict=True))
+    assert all(b is None or b == pytest.approx(a) for a, b in zip(*norms, strict=True))
+
+
+def test_a_response_that_nobody_scores_has_no_reward(tmp_path):
+    def odd_ones(completions, **_):
+        return [float(place) if place % 2 else None for place in range(len(completions))]
+
+    one, told = trainer(tmp_path, max_steps=1, reward=odd_ones, shuffle_dataset=False), []
+    watch(one, told=told.append)
+    one.train()
+    known = sorted(response.reward for response in told[0].responses if response.reward is not None)
+    assert known == [1, 3, 5, 7]
+    assert all(response.advantage == 0 for response in told[0].responses if response.reward is None)
+
+
+def test_a_prompt_that_is_drawn_twice_has_two_groups(tmp_path):
+    one, told = trainer(tmp_path, max_steps=1), []
+    one.train_dataset = one.train_dataset.select([0] * 8)
+    watch(one, told=told.append)
+    one.train()
+    assert len({response.prompt for response in told[0].responses}) == 1
+    assert len(told[0].group_squares) == 2
+
+
+def test_a_run_that_goes_on_counts_its_steps_as_the_trainer_does(tmp_path):
+    saved = {"save_strategy": "steps", "save_steps": 1}
+    trainer(tmp_path, max_steps=2, **saved).train()
+    one, told = trainer(tmp_path, max_steps=3, **saved), []
+    watch(one, told=told.append)
+    one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert [record.step for record in told] == [3]
+
+
+def test_what_cannot_be_written_or_is_watched_already_is_known_at_once(tmp_path):
+    one = trainer(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        watch(one, tmp_path)
+    watch(one, tmp_path / "not yet there" / "statistics.jsonl")
+    assert (tmp_path / "not yet there" / "statistics.jsonl").is_file()
+    with pytest.raises(UnmeasuredError, match="watched already"):
+        watch(one)
+
+
 def test_two_ranks_end_with_the_same_bits_and_see_what_one_does(tmp_path):
     """A prompt's responses are spread over the ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -145,4 +197,6 @@ def test_what_cannot_be_measured_ends_the_run_by_name(tmp_path):
 
 def test_the_coefficient_that_tokens_have_in_common():
     slopes = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.4, 0.0], [0.0, 0.0, 0.0], [-2.0, -2.0, -2.0]])
-    assert str(constants(slopes)) == "[0.5, nan, 0.0, -2.0]"
+    there = torch.arange(3) < torch.tensor([[2], [2], [3], [3]])
+    assert str(constants(slopes, there)) == "[0.5, nan, 0.0, -2.0]"
+    assert str(constants(slopes, torch.ones(4, 3, dtype=torch.bool))) == "[nan, nan, 0.0, -2.0]"

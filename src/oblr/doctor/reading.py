@@ -52,10 +52,15 @@ def read(place: Path) -> list[StepRecord]:
 
 
 def _of_log(file: Path) -> list[StepRecord]:
-    """A last line that is not written whole is left out."""
+    """A last line that is not written whole is left out; so are steps that were taken again further down."""
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-        return list(read_log(lines[-MOST:]))
+        found = list[StepRecord]()
+        for step in read_log(lines[-MOST:]):
+            while found and found[-1].step >= step.step:  # a run has gone back, or another has begun
+                found.pop()
+            found.append(step)
+        return found
     except (ValueError, OSError) as error:
         raise SettingError("run", f"{file} is no file of statistics: {error}", "see docs/doctor.md") from error
 

@@ -32,12 +32,14 @@ def advantages(
 def second_moments(record: StepRecord, baselines: Mapping[str, Baseline] = UNBIASED) -> dict[str, float]:
     """``1/(NG) Σ (R_i − b_i)² n_i`` of a step under each baseline: for unbiased ones the variance but for a constant.
 
-    Needs a reward and ``square_norm`` of each response, and groups of one size. Where a norm is not known, as in groups
-    of equal rewards, only baselines that give such groups no advantage have a number; others have NaN.
+    Needs a reward and ``square_norm`` of each response, and groups of one size; else all have NaN. Where a norm is not
+    known, as in groups of equal rewards, only baselines that give such groups no advantage have a number.
     """
     by_group: dict[int, list[int]] = {}
     for i, response in enumerate(record.responses):
         by_group.setdefault(response.group, []).append(i)
+    if len({*map(len, by_group.values())}) > 1:
+        return dict.fromkeys(baselines, math.nan)
     order = [i for q in sorted(by_group) for i in by_group[q]]
     shape = len(by_group), -1
 

@@ -140,12 +140,12 @@ def record(
     rows: dict[str, list[Any]] = {
         "group": found.groups.tolist(),
         "gradient_square": found.squares.tolist(),
-        "alignment": _known((with_whole / (found.squares * square).sqrt()).clamp(-1, 1)),
-        **columns,
+        "alignment": _known((with_whole / (found.squares * square).sqrt()).clamp(-1, 1).tolist()),
+        **{name: _known(column) for name, column in columns.items()},
     }
     if coefficients is not None:
         weights = torch.tensor(coefficients, dtype=torch.float64).square()
-        rows["square_norm"] = _known(torch.where(weights > 0, found.squares / weights, math.nan))
+        rows["square_norm"] = _known(torch.where(weights > 0, found.squares / weights, math.nan).tolist())
     total = sum(found.layers.values())
     return StepRecord(
         step=step,
@@ -253,8 +253,9 @@ def _of_ranks(own: dict[str, Any] | UnmeasuredError) -> list[dict[str, Any]]:
     return everybodys
 
 
-def _known(values: Tensor) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+def _known(values: Sequence[Any]) -> list[Any]:
+    """None for what is no number."""
+    return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
 
 
 def _plain(value: Any) -> Any:

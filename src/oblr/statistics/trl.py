@@ -1,42 +1,57 @@
 """The statistics of TRL's ``GRPOTrainer`` and ``RLOOTrainer``: ``watch(trainer, "statistics.jsonl")``."""
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from oblr.errors import UnmeasuredError
 from oblr.statistics.log import StepRecord, append
 from oblr.statistics.observer import GradientStatistics
 from oblr.statistics.peaks import peaks
 
-#: What a batch's rewards are called on their way to the step that learns from them.
-REWARD = "oblr_reward"
+#: What a batch's rewards and prompts are called on their way to the step that learns from them.
+REWARD, GROUP = "oblr_reward", "oblr_group"
+#: More prompts than a batch has.
+MANY = 2**32
 
 
 def watch(trainer: Any, path: str | Path | None = None, told: Callable[[StepRecord], None] | None = None) -> "Watcher":
     """Have every update of a trainer measured. What it computes stays the same to the bit.
 
-    Prompts are told apart by their tokens. ``square_norm`` is known where the loss has one coefficient for all tokens
-    of a response, as in a batch's first update without KL penalty; a ``reward`` where all reward functions are plain.
+    A prompt that is drawn twice in a step has two groups, as it has in the trainer. ``square_norm`` is known where the
+    loss has one coefficient for all tokens of a response, as in a batch's first update without KL penalty; a ``reward``
+    where all reward functions are plain, and one of them has scored the response.
 
     Args:
         trainer: a ``GRPOTrainer`` or ``RLOOTrainer`` of TRL 1.16, before ``train()``. Gradient accumulation, peft and
             several ranks of DDP may be; Liger's kernels and compiled models may not.
-        path: file that a line is added to for each update, see :mod:`oblr.statistics.log`.
+        path: file that a line is added to for each update, see :mod:`oblr.statistics.log`. It is made now; where it is
+            there, what is added comes after what it has.
         told: called with each update's record, on all ranks.
 
     Raises:
-        UnmeasuredError: the trainer then does, in its first step, where its model cannot be measured exactly.
+        OSError: the file cannot be written.
+        UnmeasuredError: the trainer is watched already. Later the trainer raises it, in its first step, where its model
+            cannot be measured exactly.
     """
     from transformers import TrainerCallback  # which takes seconds, and is there where a trainer is
 
     class StatisticsCallback(Watcher, TrainerCallback):
         """What a trainer calls."""
 
-    callback = StatisticsCallback(trainer, None if path is None else Path(path), told)
+    if any(isinstance(one, Watcher) for one in trainer.callback_handler.callbacks):
+        raise UnmeasuredError("the trainer is watched already", "call watch() once")
+    file = None if path is None else Path(path)
+    if file is not None and trainer.accelerator.is_main_process:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.open("a").close()
+    callback = StatisticsCallback(trainer, file, told)
     trainer.add_callback(callback)
     return callback
 
@@ -54,7 +69,8 @@ class Watcher:
         self.statistics: GradientStatistics | None = None
         self.columns: dict[str, list[Any]] = {}
         self.slopes: list[tuple[Tensor, Tensor]] = []  # of log-probabilities, and these
-        self.completions: list[Tensor] = []
+        self.completions: list[tuple[Tensor, Tensor]] = []  # token ids, and which of them the loss is of
+        self.generations = 0
         self.scores: list[list[float | None]] = []
         self.tokenizer = trainer.processing_class
         self._wrap_rewards(trainer)
@@ -80,14 +96,17 @@ class Watcher:
         slopes, self.slopes = self.slopes, []
         completions, self.completions = self.completions, []
         if slopes:
-            columns["coefficients"] = [value for slope, _ in slopes for value in constants(slope)]
+            masks = [mask for _, mask in completions]
+            pairs = zip(slopes, masks, strict=True)
+            columns["coefficients"] = [value for (slope, _), mask in pairs for value in constants(slope, mask)]
             found = [peaks(logps, slope) for slope, logps in slopes]
             columns["peak"] = [place for one in found for place in one.places.tolist()]
             columns["peak_share"] = [share for one in found for share in one.shares.tolist()]
-            tokens = [ids.gather(1, one.places[:, None]) for ids, one in zip(completions, found, strict=True)]
+            tokens = [ids.gather(1, one.places[:, None]) for (ids, _), one in zip(completions, found, strict=True)]
             columns["peak_text"] = self.tokenizer.batch_decode(torch.cat(tokens))
         rates = [group["lr"] for group in kwargs["optimizer"].param_groups]
-        self.last = record = self.statistics.step(groups, learning_rate=rates[0], **columns)
+        record = self.statistics.step(groups, learning_rate=rates[0], **columns)
+        self.last = record = replace(record, step=state.global_step + 1)  # a resumed run goes on counting
         if self.path is not None and state.is_world_process_zero:
             append(self.path, record)
         if self.told is not None:
@@ -114,11 +133,15 @@ class Watcher:
         def generate_and_score(inputs: Any) -> Any:
             self.scores.clear()
             output = generate(inputs)
-            if self.scores and trainer.model.training:
-                weights = trainer.reward_weights.tolist()
-                each = zip(*self.scores, strict=True)
-                sums = [sum(w * (s or 0.0) for w, s in zip(weights, of_one, strict=True)) for of_one in each]
-                output[REWARD] = torch.tensor(sums, device=output["advantages"].device)
+            if not trainer.model.training:
+                return output
+            count, device = len(output["advantages"]), output["advantages"].device
+            self.generations += 1
+            place = trainer.accelerator.process_index * count + torch.arange(count, device=device)
+            output[GROUP] = self.generations * MANY + place // trainer.num_generations
+            if self.scores:
+                weights, each = trainer.reward_weights.tolist(), zip(*self.scores, strict=True)
+                output[REWARD] = torch.tensor([weighted_sum(of_one, weights) for of_one in each], device=device)
             return output
 
         return generate_and_score
@@ -137,7 +160,8 @@ class Watcher:
             if model.training:
                 for name, column in described(inputs, self.tokenizer).items():
                     self.columns.setdefault(name, []).extend(column)
-                self.completions.append(inputs["completion_ids"])
+                mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+                self.completions.append((inputs["completion_ids"], mask.bool()))
             return compute(model, inputs, *args, **kwargs)
 
         return loss
@@ -151,7 +175,7 @@ def described(inputs: dict[str, Any], tokenizer: Any) -> dict[str, list[Any]]:
     )
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
     columns: dict[str, list[Any]] = {
-        "group": [hash(tuple(ids)) for ids in prompts],
+        "group": inputs[GROUP].tolist(),
         "length": [len(ids) for ids in texts],
         "finished": [bool(ids) and ids[-1] in ends for ids in texts],
         "prompt": tokenizer.batch_decode(prompts),
@@ -164,16 +188,23 @@ def described(inputs: dict[str, Any], tokenizer: Any) -> dict[str, list[Any]]:
     return columns
 
 
-def constants(slope: Tensor) -> list[float]:
+def weighted_sum(scores: Sequence[float | None], weights: Sequence[float]) -> float:
+    """Of the functions that have scored a response, as TRL adds them up; NaN where none has."""
+    known = [weight * score for weight, score in zip(weights, scores, strict=True) if score is not None]
+    return sum(known) if known else math.nan
+
+
+def constants(slope: Tensor, mask: Tensor) -> list[float]:
     """The coefficient that all tokens of a response have, of the loss's gradient by each token's log-probability.
 
     Args:
-        slope: [R, T]; 0 where there is no token.
+        slope: [R, T].
+        mask: where there is a token of the response, bool [R, T].
 
     Returns:
         [R]; NaN where they differ, 0 where the loss does not depend on the response.
     """
     peak = slope.gather(1, slope.abs().argmax(1, keepdim=True)).squeeze(1)
-    off = torch.where(slope == 0, 0.0, (slope - peak[:, None]).abs()).amax(1)
+    off = torch.where(mask, (slope - peak[:, None]).abs(), 0.0).amax(1)
     alike = off <= 1e-5 * peak.abs()
     return torch.where(alike, peak, torch.nan).tolist()
