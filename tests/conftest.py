@@ -52,7 +52,7 @@ LONGEST = (
     *("test_benchmarks.py", "test_selfcheck.py", "test_terminal.py", "test_deadline.py", "test_report.py"),
     *("test_two_ends.py", "test_settings.py", "test_readback.py", "test_seeds.py", "test_policy_losses.py"),
     *("test_monitors.py", "test_warm.py", "test_install.py", "test_judgement.py", "test_checkpoint.py"),
-    *("test_sweep.py", "test_passes.py", "test_text.py", "test_tutorial.py"),
+    *("test_sweep.py", "test_passes.py", "test_text.py"),
 )
 
 
