@@ -4,6 +4,7 @@ import pytest
 from doctored import responses, run
 
 from oblr.doctor.diagnosis import MOST, diagnose, healthy, lines, sentences
+from oblr.doctor.findings import Finding
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -56,3 +57,10 @@ def test_each_finding_says_what_to_do_where_it_comes_from():
         assert all(f"\n   {part}" in printed for part in ("why ", "sure", "do "))
         assert fix in printed
         assert fix in sentences(steps, found, ours)[0]
+
+
+def test_what_can_do_nothing_about_a_finding_is_not_told_of_it():
+    steps = run()
+    found = [Finding("", "tuning", "Another baseline leaves less.", "by norms", "certain", "baseline=other", "")]
+    assert "baseline=other" in sentences(steps, found, ours=True)[0]
+    assert sentences(steps, found, ours=False) == [healthy(steps)] == list(lines(steps, found, ours=False))

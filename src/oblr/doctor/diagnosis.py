@@ -48,6 +48,7 @@ def diagnose(steps: Sequence[StepRecord]) -> list[Finding]:
 
 def lines(steps: Sequence[StepRecord], findings: Sequence[Finding], ours: bool, width: int = 110) -> Iterator[str]:
     """The findings as lines of text for a terminal; ``ours``: whether advice names settings of this program."""
+    findings = [one for one in findings if ours or one.trl]
     if not findings:
         yield healthy(steps)
         return
@@ -59,7 +60,8 @@ def lines(steps: Sequence[StepRecord], findings: Sequence[Finding], ours: bool, 
 
 def sentences(steps: Sequence[StepRecord], findings: Sequence[Finding], ours: bool) -> list[str]:
     """The same, a line for each finding, however long."""
-    told = [f"{one.said} Why: {one.evidence}. Sure: {one.sure}. Do: {one.fix if ours else one.trl}" for one in findings]
+    advice = [(one, one.fix if ours else one.trl) for one in findings]
+    told = [f"{one.said} Why: {one.evidence}. Sure: {one.sure}. Do: {fix}" for one, fix in advice if fix]
     return told or [healthy(steps)]
 
 

@@ -25,7 +25,8 @@ class Finding:
         evidence: the numbers that say so.
         sure: how sure that is.
         fix: the one thing to do, as an override of this program.
-        trl: the same as a line of TRL's configuration, or in the words of its trainer.
+        trl: the same as a line of TRL's configuration, or in the words of its trainer; empty where it can do nothing,
+            so that its users are not told.
         step: which one it is of, from 1; None where it is of many.
         response: the place in the step's ``responses`` of the one at fault, from 0; None where none is alone.
     """
