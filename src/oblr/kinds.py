@@ -152,8 +152,7 @@ def _wanted(kind: Any, value: Any) -> list[str]:
         return words if all(each) else []
     if origin is Literal:
         *others, last = map(repr, parts)
-        alike = any(type(value) is type(part) and value == part for part in parts)  # True is no 1
-        return [] if alike else [f"should be {' or '.join([', '.join(others), last] if others else [last])}"]
+        return [] if value in parts else [f"should be {' or '.join([', '.join(others), last] if others else [last])}"]
     if kind is Any:
         return []
     plain = origin or kind

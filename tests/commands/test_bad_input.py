@@ -42,6 +42,8 @@ from oblr.run.checkpoint import save
                 (2, 2, "trainer.strategy.replicas", ["trainer=ddp"]),
             )
         ),
+        (["trainer.devices=2"], "trainer.devices", ["one rank", "use trainer=ddp"]),
+        (["trainer.num_nodes=2"], "trainer.devices", ["one rank"]),
         (["trainer=ddp", "trainer.devices=2", "trainer.strategy.replicas=2"], "trainer.strategy.replicas", []),
         (["rollout.max_new_tokens=125"], "rollout.max_model_len", ["exceeds 128"]),
         (["rollout.max_model_len=1000"], "rollout.max_model_len", ["context of 256"]),

@@ -201,7 +201,6 @@ def test_what_is_said(pocket, path, value, words):
         ([1, 2], "4,GPU-5e,6", "CUDA_VISIBLE_DEVICES=GPU-5e,6 trainer.devices=2"),
         ([0, 0], "4,5", "CUDA_VISIBLE_DEVICES=4 trainer.devices=1"),
         ([0], "4,5", None),
-        ([0, 1], None, None),
     ],
 )
 def test_gpus_are_picked_before_anything_sees_them(pocket, monkeypatch, picked, visible, said):

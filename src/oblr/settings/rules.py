@@ -40,6 +40,12 @@ def training(get: Callable[[str], Any]) -> Iterator[SettingError]:
             f"{list(devices)} picks GPUs, and engines and what is free are those of the first ones",
             f"let the run see no others: CUDA_VISIBLE_DEVICES={seen(devices)} trainer.devices={len(set(devices))}",
         )
+    if ranks > 1 and str(get("trainer.strategy._target_")).endswith(".SingleDevice"):
+        yield SettingError(
+            "trainer.devices",
+            f"trainer=single has one rank, and trainer.devices × trainer.num_nodes is {ranks}",
+            "use trainer=ddp or trainer=fsdp",
+        )
     warm_up, steps = get("schedule.warm_up") or 0, get("steps")
     if steps is not None and warm_up >= steps:
         yield SettingError("schedule.warm_up", f"{warm_up} is not less than the run's {steps} steps", "shorten it")
