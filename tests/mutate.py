@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,6 +124,11 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int, end: float) -> Itera
             file.write_text(mutant.code())
             seconds = min(start + PATIENCE, end) - time.monotonic()
             found = first_failure(folder, [*tests, *left], mutant.scope, seconds, ONE_TEST) if seconds > 0 else None
+            if not file.is_file():  # the mistake has deleted what it lies in, and whoever tests sees that
+                shutil.rmtree(folder, ignore_errors=True)
+                copy(root, folder)
+                by = tests[0]
+                break
             file.write_text(good)
             if not found:
                 by = found

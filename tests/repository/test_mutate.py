@@ -235,3 +235,21 @@ def test_figures_are_by_room_and_of_all(project, monkeypatch):
         ("share of the mutants that is noticed", pytest.approx(2 / 3), ""),
     ]
     assert [one["at"] for one in missed] == ["src/oblr/a/y.py:2"]
+
+
+def test_a_mistake_that_deletes_what_it_lies_in_is_noticed_and_the_next_one_meets_tests(project):
+    empty = "for entry in os.scandir({}):"
+    (project / "src/oblr/shop/till.py").write_text(
+        f"import os, shutil\n\n\ndef count(folder):\n    {empty.format('folder')}\n"
+        "        shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)\n    return 3\n"
+    )
+    (project / "tests/test_shop.py").write_text(
+        "from oblr.shop.till import count\n\n\ndef test_count(tmp_path):\n    assert count(tmp_path) == 3\n"
+    )
+    commit(project)
+    found = {
+        mutant.change()[-1].removeprefix("+").strip(): mutant for mutant in mutants(project, "src/oblr/shop/till.py")
+    }
+    fatal, harmless = found[empty.format("None")], found["return 4"]
+    trials = list(mutate.tried(project, [fatal, harmless], 1, time.monotonic() + 100))
+    assert [trial.by for trial in trials] == ["tests/test_shop.py", "tests/test_shop.py::test_count"]
