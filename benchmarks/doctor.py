@@ -36,6 +36,8 @@ CACHE = ROOT / ".cache" / "doctor"
 STEPS = 32
 #: Runs of a fault without which no target is held against them; of healthy ones twice as many.
 JUDGED = 10
+#: Seeds below it are those of runs by which the doctor's bounds were chosen.
+FRESH = 3
 #: Of all runs.
 BASE = ("rollout.engine=hf", "rollout.reward_pool.trust=true")
 
@@ -225,7 +227,7 @@ def main() -> None:
             return examine("doctor-quick", {"N = 2": [1], HEALTHY: [1]}, Path(name), 6)
     wanted = dict.fromkeys(FAULTS, asked.seeds) | {HEALTHY: asked.healthy}
     runs = {
-        name: [seed for seed in range(1, many + 1) if not asked.kept or path_of(name, seed, CACHE).exists()]
+        name: [seed for seed in range(FRESH, FRESH + many) if not asked.kept or path_of(name, seed, CACHE).exists()]
         for name, many in wanted.items()
     }
     return examine("doctor", runs, CACHE, STEPS)
