@@ -17,7 +17,7 @@ class Observer(Callback):
     """Override :meth:`on_rollouts`, :meth:`on_step` or :meth:`on_refused`."""
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
-        """The engine, in sync with ``policy``, has sampled ``batch``; the step comes next."""
+        """The engine is in sync with ``policy``, and the step of ``batch``, which it has sampled, comes next."""
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         """The step has been taken."""

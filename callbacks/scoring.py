@@ -22,7 +22,7 @@ class ScoringFailures(Observer):
         data = rollout_data(trainer)
         pool = data.reward_pool
         counts = torch.tensor([float(pool.timeouts), float(pool.errors)])
-        since = torch.cat([counts - self.before, torch.tensor([float(data.unpaid)])])
+        since = torch.cat([counts - self.before, torch.tensor([float(stats.batch.unpaid)])])
         timeouts, errors, unpaid = of_run().reduce(since).tolist()
         self.before = counts
         policy.log_dict({"reward/timeouts": timeouts, "reward/errors": errors, "reward/unpaid": unpaid})

@@ -2,6 +2,7 @@
 
 import html
 import io
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -63,10 +64,20 @@ def test_the_step():
             "rollout/logprob_gap_mean": 0.001,
             "rollout/logprob_gap_p99": 0.01,
             "rollout/logprob_gap_max": 0.25,
+            "rollout/age": 0.0,
+            "rollout/ess": 5**2 / (4 * 7),
             "rollout/length": 20 / 6,
             "rollout/truncated": 1 / 6,
         }
     )
+
+
+def test_the_effective_sample_size_is_of_live_groups_and_never_overflows():
+    far = torch.tensor([[900.0, 0], [0, 0], [NAN, NAN]], dtype=torch.float64)
+    assert tags(make_statistics(log_ratios=far))["rollout/ess"] == pytest.approx(1 / 4)
+    assert tags(make_statistics(log_ratios=torch.full_like(far, -800)))["rollout/ess"] == pytest.approx(1)
+    none_live = make_statistics(live=torch.zeros(3, dtype=torch.bool))
+    assert math.isnan(tags(none_live)["rollout/ess"])
 
 
 def test_gradient_norms():
@@ -201,12 +212,12 @@ def test_a_baseline_is_judged_before_it_learns():
 def test_failures_of_scoring():
     """Since the last step; and problems of this one that cannot be paid."""
     pool = SimpleNamespace(timeouts=3, errors=1)
-    data = SimpleNamespace(reward_pool=pool, unpaid=2)
-    trainer = SimpleNamespace(datamodule=data)
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(reward_pool=pool))
     callback, first, second = ScoringFailures(), Watch(), Watch()
-    callback.on_step(trainer, first, make_statistics())
-    pool.timeouts, data.unpaid = 5, 1
-    callback.on_step(trainer, second, make_statistics())
+    stats = make_statistics()
+    for watch, unpaid in ((first, 2), (second, 1)):
+        callback.on_step(trainer, watch, replace(stats, batch=replace(stats.batch, unpaid=unpaid)))
+        pool.timeouts = 5
     assert first.logged == {"reward/timeouts": 3, "reward/errors": 1, "reward/unpaid": 2}
     assert second.logged == {"reward/timeouts": 2, "reward/errors": 0, "reward/unpaid": 1}
 

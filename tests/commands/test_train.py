@@ -60,6 +60,7 @@ def test_the_demo_shows_what_it_does(demo):
     assert (folder / "summary.png").stat().st_size > 20_000
     assert "warning" not in result.stdout
     every_step = """train/reward train/lr train/entropy train/live_groups rollout/logprob_gap_max rollout/length
+        rollout/age rollout/ess
         gradnorm/mean gradnorm/cv_within_group gradnorm/correlation_with_length
         baseline/gradient_weighted baseline/opo baseline/cross_fitted
         snr/M1 snr/M2 snr/noise snr/noise_scale snr/plug_in snr/debiased snr/ema snr/factor_ema

@@ -62,17 +62,30 @@ class Rollout:
 class RolloutBatch:
     """All rollouts of one step, group by group: ``rollouts[q * group_size + i]`` is response ``i`` to prompt ``q``.
 
-    ``greedy_rewards`` are those of a greedy response to each prompt, float32 [N]; None where none was sampled.
+    Attributes:
+        weight_version: of the weights that sampled them.
+        greedy_rewards: of a greedy response to each prompt, float32 [N]; None where none was sampled.
+        age: steps that the policy has taken since it had these weights.
+        probe: responses of the policy as it is now, where the rollouts are not; nothing is learnt from them.
+        unpaid: problems that no response can be paid for.
     """
 
     rollouts: list[Rollout]
     group_size: int
     weight_version: int
     greedy_rewards: Tensor | None = None
+    age: int = 0
+    probe: list[Rollout] = field(default_factory=list)
+    unpaid: int = 0
 
     @property
     def n_groups(self) -> int:
         return len(self.rollouts) // self.group_size
+
+    @property
+    def fresh(self) -> list[Rollout]:
+        """Responses of the policy as it is now."""
+        return self.probe if self.age else self.rollouts
 
     @cached_property
     def rewards(self) -> Tensor:
@@ -321,6 +334,12 @@ class StepStatistics:
     def ratios(self) -> Tensor:
         """Importance ratios ``ρ_i = π(o_i|q)/μ(o_i|q)``, float64 [N, G]; inf where the logarithm exceeds 709."""
         return self.log_ratios.exp()
+
+    @property
+    def effective_sample_size(self) -> float:
+        """``(Σρ)²/(S Σρ²)`` over the S responses of live groups: 1 where all ratios are the same; NaN without any."""
+        logs = self.log_ratios[self.live].flatten()
+        return (2 * logs.logsumexp(0) - (2 * logs).logsumexp(0)).exp().item() / max(len(logs), 1)
 
     @property
     def entropy(self) -> float:

@@ -53,5 +53,7 @@ def tags(stats: StepStatistics) -> dict[str, float]:
         "train/lr": stats.lr,
         **{f"rollout/logprob_gap_{name}": value for name, value in stats.logprob_gap._asdict().items()},
         "rollout/truncated": 1 - stats.finished.float().mean().item(),
+        "rollout/age": float(stats.batch.age),
+        "rollout/ess": stats.effective_sample_size,
         "rollout/length": stats.lengths.float().mean().item(),
     }

@@ -256,14 +256,14 @@ class PolicyModule(LogsOnce):
     # --- its parts --------------------------------------------------------------------------------------------------
 
     def check_engine(self, batch: RolloutBatch) -> LogprobGap:
-        """How far log μ is from log π in each rank's first responses, by the worst rank: each must sample from π.
+        """How far log μ is from log π in each rank's first fresh responses, by the worst rank: each must sample from π.
 
         That an engine has the very weights is seen where they are sent; this sees whether it computes the same with
         them. Kernels round apart, in bfloat16 now and then by several nats: the largest gap says little.
         """
-        together = accumulate(rollout.n_tokens for rollout in batch.rollouts[:CHECKED])
+        together = accumulate(rollout.n_tokens for rollout in batch.fresh[:CHECKED])
         count = max(1, sum(tokens <= CHECKED_TOKENS for tokens in together))
-        packed = pack(batch.rollouts[:count], self.scorer.longest_row).to(self.device)
+        packed = pack(batch.fresh[:count], self.scorer.longest_row).to(self.device)
         with torch.no_grad():
             gaps = (self.scorer(packed).logprobs - packed.behaviour_logprobs).abs()
         gaps = gaps.masked_fill(gaps.isnan(), math.inf)  # of a number and NaN, ranks may find either the larger
@@ -273,8 +273,8 @@ class PolicyModule(LogsOnce):
         for name, bound in self.logprob_gap_bounds.items():
             if not (found := getattr(gap, name)) <= bound:
                 raise StaleEngineError(
-                    f"the rollout engine is stale: after sync {batch.weight_version} the {name} of its tokens' "
-                    f"|log π − log μ| is {found:.3g} nats, more than policy.logprob_gap_{name}={bound:g}"
+                    f"the rollout engine is stale: after sync {batch.weight_version + batch.age} the {name} of its "
+                    f"tokens' |log π − log μ| is {found:.3g} nats, more than policy.logprob_gap_{name}={bound:g}"
                 )
         return gap
 

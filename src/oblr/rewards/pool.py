@@ -94,6 +94,9 @@ class RewardPool:
         self.timeouts = self.errors = 0
         self.cache: OrderedDict[Hashable, Verdict] = OrderedDict()
         self.lock, self.warned = threading.Lock(), set[str]()
+        #: what :meth:`scoring` is at, and who may look at that
+        self.open: Scoring | None = None
+        self.opening = threading.Lock()
         self.slots: list[Slot] = []
         self.worked = 0.0  # seconds since the last process was added
         self.scratch = ""
@@ -191,10 +194,19 @@ class RewardPool:
         """
         with self.lock, closing(Scoring(self, read)) as scoring, ThreadPoolExecutor(1, "rewards") as thread:
             scoring.running = thread.submit(scoring.run)
+            self.open = scoring
             try:
                 yield scoring
             finally:
+                with self.opening:
+                    self.open = None
                 scoring.give_up()
+
+    def give_up(self) -> None:
+        """Whoever waits in another thread for what :meth:`scoring` scores waits no longer; the processes end."""
+        with self.opening:
+            if self.open is not None:
+                self.open.give_up()
 
     def _at_once(
         self, problems: Sequence[Problem], texts: Sequence[str], completions: Sequence[Completion]

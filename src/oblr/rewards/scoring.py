@@ -101,10 +101,12 @@ class Scoring:
         What has been added and is one of them is not scored again.
 
         Raises:
-            SettingError, RunError: as :meth:`run`.
+            SettingError, RunError: as :meth:`run`; or another thread has given it up.
         """
         self.end(completions)
         self.running.result()
+        if self.given_up:
+            raise RunError("the responses are scored no further: the run ends")
         scored = self.verdicts()
         self.pool.count(scored)
         return scored

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
 import lightning as L
@@ -23,6 +24,7 @@ from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.tryout import TRIED, try_out
+from oblr.rollout.ahead import Drawn, Groups, Told, Upcoming
 from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Done, Engine, choose
 from oblr.rollout.readback import NotedWeights
@@ -43,6 +45,8 @@ CHECKED = 20_000
 LOOK = 1.0
 #: Training problems in a row that may be held out; a search among endless ones would never end.
 PATIENCE = 20_000
+#: Responses of a rank, and tokens of each, by which new weights are tried out where the batch is of older ones.
+PROBES, PROBE_TOKENS = 8, 32
 
 
 class ProblemSource(Protocol):
@@ -73,6 +77,7 @@ class RolloutDataModule(L.LightningDataModule):
         stop: strings before which a response ends, besides its end tokens.
         sync_timeout: longest that new weights may take from the policy to the engine, seconds.
         restarts: how often in one step an engine that dies is restarted.
+        ahead: steps whose rollouts are under way while the policy trains: they are of weights so many steps old.
         reward_pool: makes of the reward the processes that score.
         vocabulary: how many tokens the policy has an embedding of; None: as many as prompts have.
 
@@ -99,13 +104,22 @@ class RolloutDataModule(L.LightningDataModule):
         stop: Sequence[Word] = (),
         sync_timeout: Positive = 600.0,
         restarts: Natural = 3,
+        ahead: Natural = 0,
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
         vocabulary: Given[int | None] = None,
     ):
         super().__init__()
         self.sync_timeout, self.restarts, self.restarted = sync_timeout, restarts, 0
         self.started = False  # whether the engine has been, once
+        self.garbled = False  # whether it was, where what was under way is asked for again
         self.engine = choose(engine, engines)
+        if ahead and not self.engine.apart:
+            raise SettingError(
+                "rollout.ahead",
+                f"{ahead} needs an engine that samples while the policy trains, and {engine} computes in its process",
+                "use rollout.engine=server, or rollout.ahead=0",
+            )
+        self.ahead, self.upcoming = ahead, Upcoming()
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
         self.held_out_prompts = {problem.prompt for problem in self.held_out}
@@ -120,7 +134,6 @@ class RolloutDataModule(L.LightningDataModule):
         self.weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
         self.reward_pool = reward_pool(reward)
         self.golds = Golds(reward, self.reward_pool, tokenizer.encode)
-        self.unpaid = 0  # problems of the last batch that no response can be paid for
         self.warned = False  # of one of them
         self.first = self._first()
         for name, problems in (("data.train", self.first), ("data.held_out", self.held_out)):
@@ -160,53 +173,141 @@ class RolloutDataModule(L.LightningDataModule):
         return _OneBatch(self)
 
     def next_batch(self) -> RolloutBatch:
+        """The batch of the step that comes next; those of ``ahead`` steps after it are under way."""
         self.restarted = 0
-        problems = list(self.next_problems())
+        batch = self._due()
+        if batch is None:
+            drawn = self._draw(self.run.current_epoch, self.position)
+            batch, self.position = self._sample(drawn), drawn.end
+        if self.ahead:
+            batch = replace(batch, probe=self._probe(batch) if batch.age else [])
+            self._go_ahead()
+        else:
+            self.engine.sleep()
+        return batch
+
+    def _sample(self, drawn: Drawn) -> RolloutBatch:
+        """A batch of the policy as it is."""
+
+        def rollouts(use: str, problems: list[Problem]) -> list[Rollout]:
+            return self.rollouts(problems, self._uses[use], self._seeds(use, drawn))
+
+        return self._batch(drawn, self.weight_version, rollouts, self.clock)
+
+    def _due(self) -> RolloutBatch | None:
+        """The first batch under way; None where there is none, or where all are lost with the engine."""
+        if not self.upcoming:
+            return None
+        due = self.upcoming.batches[0]
+        try:
+            with self.clock.phase("rollout"):
+                batch = self._together(due.batch.result)
+        except EngineDiedError as death:
+            self.upcoming.drop(self.reward_pool.give_up)
+            self.garbled = self._revive(death)
+            return None
+        self.upcoming.batches.popleft()
+        self.position = due.drawn.end
+        return batch
+
+    def _probe(self, batch: RolloutBatch) -> list[Rollout]:
+        """Some tokens of the newest weights, which the engine gets for that."""
+        own = [batch.group(q)[0] for q in range(min(batch.n_groups, PROBES))]
+        sampling = replace(self.sampling, n=1, max_new_tokens=min(self.sampling.max_new_tokens, PROBE_TOKENS))
+        of_step = ("probe", self.seed, self.run.current_epoch, self.run.global_rank)
+        seeds = [derived_seed(*of_step, q) for q in range(len(own))]
+        groups = self.generate([one.prompt_ids for one in own], sampling, seeds)
+        return [replace(one, completion=group[0], text="") for one, group in zip(own, groups, strict=True)]
+
+    def _go_ahead(self) -> None:
+        """Start what is to be under way, with the weights that the engine has, which are the policy's."""
+        last = self.run.max_epochs
+        while len(self.upcoming) < self.ahead:
+            step = self.run.current_epoch + 1 + len(self.upcoming)
+            if last is not None and 0 <= last <= step:
+                break
+            self._start(self._draw(step, self.upcoming.batches[-1].drawn.end if self.upcoming else self.position))
+
+    def _start(self, drawn: Drawn) -> None:
+        prompts, version = [self.encode(problem) for problem in drawn.problems], self.weight_version
+        uses, clock = self._uses, Stopwatch()  # the run's is the main thread's
+        asks = {
+            use: partial(ask, self.engine, prompts, sampling, self._seeds(use, drawn), self.vocabulary)
+            for use, sampling in uses.items()
+        }
+
+        def made(told: Mapping[str, Told]) -> RolloutBatch:
+            def rollouts(use: str, problems: list[Problem]) -> list[Rollout]:
+                return self._scored(problems, prompts, uses[use], told[use].heard, clock)
+
+            return self._batch(drawn, version, rollouts, clock)
+
+        self.upcoming.start(drawn, asks, made)
+
+    def _batch(
+        self,
+        drawn: Drawn,
+        version: int,
+        rollouts: Callable[[str, list[Problem]], list[Rollout]],
+        clock: Stopwatch,
+    ) -> RolloutBatch:
+        """What ``rollouts`` gives for each use of the drawn problems, under the weights of ``version``."""
+        with clock.phase("reward"):
+            problems, unpaid = self._meant(drawn.problems)
+        found = {use: rollouts(use, problems) for use in self._uses}
+        greedy = torch.tensor([one.reward for one in found["greedy"]]) if "greedy" in found else None
+        age = drawn.step + 1 - version
+        return RolloutBatch(found["rollouts"], self.sampling.n, version, greedy, age, unpaid=unpaid)
+
+    @property
+    def _uses(self) -> dict[str, Sampling]:
+        """What is sampled of each problem."""
+        greedy = {"greedy": replace(self.sampling, n=1, temperature=0.0)} if self.greedy else {}
+        return {"rollouts": self.sampling} | greedy
+
+    def _seeds(self, use: str, drawn: Drawn) -> list[int]:
+        return [derived_seed(use, self.seed, drawn.step, drawn.first + q) for q in range(len(drawn.problems))]
+
+    def _draw(self, step: int, position: int) -> Drawn:
+        """What this rank has of the problems from ``position`` on."""
+        problems, ends = zip(*self._problems_from(position), strict=True)
         rank, ranks = self.run.global_rank, self.run.world_size
         share = len(problems) // ranks
-        mine = self._meant(problems[rank * share :][:share])
-
-        def seeds(use: str) -> list[int]:
-            return [derived_seed(use, self.seed, self.run.current_epoch, rank * share + q) for q in range(share)]
-
-        rollouts, greedy_rewards = self.rollouts(mine, self.sampling, seeds("rollouts")), None
-        if self.greedy:
-            greedy = self.rollouts(mine, replace(self.sampling, n=1, temperature=0.0), seeds("greedy"))
-            greedy_rewards = torch.tensor([rollout.reward for rollout in greedy])
-        self.engine.sleep()
-        return RolloutBatch(rollouts, self.sampling.n, self.weight_version, greedy_rewards)
+        return Drawn(step, list(problems[rank * share :][:share]), rank * share, ends[-1])
 
     def next_problems(self) -> Iterator[Problem]:
         """The next N training problems that are not held out."""
+        for problem, position in self._problems_from(self.position):
+            self.position = position
+            yield problem
+
+    def _problems_from(self, position: int) -> Iterator[tuple[Problem, int]]:
+        """N training problems that are not held out, each with the position after it."""
         taken = skipped = 0
         while taken < self.prompts_per_step:
-            problem = self.train[self.position]
-            self.position += 1
+            problem = self.train[position]
+            position += 1
             if problem.prompt not in self.held_out_prompts:
                 taken, skipped = taken + 1, 0
-                yield problem
+                yield problem, position
             elif (skipped := skipped + 1) == min(len(self.train), PATIENCE):
                 every = "every problem is" if skipped == len(self.train) else f"{skipped:,} problems in a row are"
                 raise SettingError(
                     "data.train", f"{every} held out, as {problem.id}", "use other problems for training, or more kinds"
                 )
 
-    def _meant(self, problems: Sequence[Problem]) -> list[Problem]:
-        """With answers as the reward can pay them; of those that it cannot, the first is a warning."""
-        with self.clock.phase("reward"):
-            read = self.golds.read(problems)
+    def _meant(self, problems: Sequence[Problem]) -> tuple[list[Problem], int]:
+        """With answers as the reward can pay them; how many it cannot, of which the run's first is a warning."""
+        read = self.golds.read(problems)
         unpaid = [problem for problem in problems if not self.golds.pays(problem)]
-        self.unpaid = len(unpaid)
         if unpaid and not self.warned:
             self.warned = True
             first = unpaid[0]
             log.warning(f"no response to problem {first.id} can be right: its answer is {first.answer!r:.80}")
-        return read
+        return read, len(unpaid)
 
     def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seeds: Sequence[int]) -> list[Rollout]:
         """Sample and score ``sampling.n`` responses of the policy to each problem; all ranks call it together.
-
-        Responses are scored as they end, while the engine samples the others.
 
         Try ``j`` at problem ``q`` has the seed ``seeds[q] + j``.
 
@@ -214,15 +315,28 @@ class RolloutDataModule(L.LightningDataModule):
             SyncTimeoutError: the engine did not get the policy's weights in time.
             EngineDiedError: the engine died more often than it may.
         """
-        prompts, n = [self.encode(problem) for problem in problems], sampling.n
+        prompts = [self.encode(problem) for problem in problems]
+        sample = partial(self.generate, prompts, sampling, seeds)
+        return self._scored(problems, prompts, sampling, sample, self.clock)
+
+    def _scored(
+        self,
+        problems: Sequence[Problem],
+        prompts: Sequence[list[int]],
+        sampling: Sampling,
+        sample: Callable[[Done], Groups],
+        clock: Stopwatch,
+    ) -> list[Rollout]:
+        """What ``sample`` gives, scored as it ends, while others are sampled."""
+        n = sampling.n
 
         def read(place: int, completion: Completion) -> tuple[Problem, str, Completion]:
             completion, text = stopped(self.tokenizer, completion, sampling)
             return problems[place // n], text, completion
 
         with self.reward_pool.scoring(read) as scoring:
-            groups = self.generate(prompts, sampling, seeds, lambda q, j, one: scoring.add(q * n + j, one))
-            with self.clock.phase("reward"):  # what is left of it
+            groups = sample(lambda q, j, one: scoring.add(q * n + j, one))
+            with clock.phase("reward"):  # what is left of it
                 scored = scoring.scored([completion for group in groups for completion in group])
         return [
             Rollout(problem, prompts[place // n], completion, text, verdict.reward, verdict.outcome, verdict.parts)
@@ -235,32 +349,49 @@ class RolloutDataModule(L.LightningDataModule):
         sampling: Sampling,
         seeds: Sequence[int],
         done: Done | None = None,
-    ) -> list[list[Completion]]:
+    ) -> Groups:
         """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost.
 
         It starts when it is first asked: a policy that cannot be trained has ended the run by then. ``done`` is told of
-        each as it ends, of some twice where an engine is restarted.
+        each as it ends, of some twice where an engine is restarted. What is under way is sampled before.
         """
         if not self.started:
             self.start_engine()
-        dead = garbled = False
+        with self.clock.phase("rollout"):
+            self.upcoming.settle()
+        garbled, self.garbled = self.garbled, False
         while True:
             try:
-                if dead:
-                    self.start_engine()
                 if self.engine.weight_version != self.weight_version:
                     self._sync()
                 with self.clock.phase("rollout"):
                     return self._together(lambda: ask(self.engine, prompts, sampling, seeds, self.vocabulary, done))
             except EngineDiedError as death:
-                garbled, before = isinstance(death, GarbledError), garbled
-                if self.restarted == self.restarts or (garbled and before):  # twice is no accident
-                    raise
-                self.restarted, dead = self.restarted + 1, True
-                log.warning(
-                    f"step {self.run.current_epoch + 1} is repeated: the rollout engine died and is restarted "
-                    f"({self.restarted} of rollout.restarts={self.restarts}): {death}"
-                )
+                garbled = self._revive(death, garbled)
+
+    def _revive(self, death: EngineDiedError, garbled: bool = False) -> bool:
+        """Restart the engine as often as it may be; returns whether it had died of a garbled answer.
+
+        Args:
+            garbled: whether it had the time before.
+
+        Raises:
+            EngineDiedError: it has been restarted too often in this step, or was garbled twice, which is no accident.
+        """
+        while True:
+            before, garbled = garbled, isinstance(death, GarbledError)
+            if self.restarted == self.restarts or (garbled and before):
+                raise death
+            self.restarted += 1
+            log.warning(
+                f"step {self.run.current_epoch + 1} is repeated: the rollout engine died and is restarted "
+                f"({self.restarted} of rollout.restarts={self.restarts}): {death}"
+            )
+            try:
+                self.start_engine()
+                return garbled
+            except EngineDiedError as error:
+                death = error
 
     def start_engine(self) -> None:
         with self.clock.phase("engine start"):
@@ -334,13 +465,20 @@ class RolloutDataModule(L.LightningDataModule):
         return ids
 
     def teardown(self, stage: str) -> None:
-        self.engine.close()
-        self.reward_pool.close()
+        self._end()
 
     def on_exception(self, exception: BaseException) -> None:
         if isinstance(exception, SyncTimeoutError):
             end_process_after(WIND_UP, exception)
+        self._end()
+
+    def _end(self) -> None:
+        def end() -> None:
+            self.engine.close()
+            self.reward_pool.give_up()
+
         self.engine.close()
+        self.upcoming.drop(end)
         self.reward_pool.close()
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,9 +19,11 @@ class Engine(Protocol):
 
     Attributes:
         weight_version: of the last sync; None while the engine is stale, which is from `start` or `sleep` to `sync`.
+        apart: whether it computes in other processes: then it may `generate` in another thread, and `sleep` is nothing.
     """
 
     weight_version: int | None
+    apart: bool
 
     @property
     def dtype(self) -> str:

@@ -33,6 +33,8 @@ class HFEngine:
         batch_size: responses sampled at once.
     """
 
+    apart = False
+
     def __init__(self, model: str | None, dtype: Precision, batch_size: Count = 256):
         self.path = cast(str, model)  # an evaluation knows it in time
         self.dtype, self.batch_size = dtype, batch_size

@@ -90,6 +90,8 @@ class ServerEngine:
         SettingError: there is no server at ``url``, or one that this run cannot use.
     """
 
+    apart = True
+
     def __init__(
         self,
         model: str | None,
@@ -442,6 +444,7 @@ class ServerEngine:
 
     def close(self) -> None:
         if self.client is not None:
+            self.client.give_up("it is closed")
             self.client.release()
         if self.process is not None:
             self.process.stop()

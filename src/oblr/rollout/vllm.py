@@ -57,6 +57,8 @@ class VLLMEngine:
         tensor_parallel_size: GPUs, and their ranks, that share a copy of the policy.
     """
 
+    apart = False
+
     def __init__(
         self,
         model: str | None,

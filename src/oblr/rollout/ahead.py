@@ -1,0 +1,101 @@
+"""Batches of steps to come, which the engine samples and rewards score while the policy trains on others.
+
+One thread asks the engine, batch after batch, and one has their responses scored as they end; the next batch is sampled
+while the last responses of the one before are still scored. Neither asks another rank for anything: what fails is
+raised where the batch is taken, which all ranks do in the same order.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+from oblr.batch.types import RolloutBatch
+from oblr.problem import Completion, Problem
+from oblr.rollout.engine import Done
+
+Groups: TypeAlias = list[list[Completion]]
+#: Seconds between attempts to end what is under way.
+TICK = 0.1
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Problems of a step.
+
+    Attributes:
+        step: that they are trained in, counted from 0.
+        problems: this rank's.
+        first: place of the first of these among all ranks'.
+        end: position of the training problem after all ranks'.
+    """
+
+    step: int
+    problems: list[Problem]
+    first: int
+    end: int
+
+
+class Told:
+    """What ``ask`` gives in ``thread``, for another thread to hear."""
+
+    def __init__(self, thread: ThreadPoolExecutor, ask: Callable[[Done], Groups]):
+        self.ended: SimpleQueue[tuple[int, int, Completion] | None] = SimpleQueue()
+        self.groups = thread.submit(ask, lambda *one: self.ended.put(one))
+        self.groups.add_done_callback(lambda _: self.ended.put(None))  # of one that is cancelled, too
+
+    def heard(self, done: Done) -> Groups:
+        """All responses, when the last has ended; ``done`` is told of each as it ends."""
+        while (one := self.ended.get()) is not None:
+            done(*one)
+        return self.groups.result()
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A batch that is sampled and scored."""
+
+    drawn: Drawn
+    told: Mapping[str, Told]
+    batch: Future[RolloutBatch]
+
+    @property
+    def futures(self) -> list[Future[Any]]:
+        return [*(one.groups for one in self.told.values()), self.batch]
+
+
+class Upcoming:
+    """The batches under way, first the one that is due first."""
+
+    def __init__(self) -> None:
+        self.batches = deque[UnderWay]()
+        self.sampler, self.scorer = ThreadPoolExecutor(1, "sampler"), ThreadPoolExecutor(1, "scorer")
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def start(
+        self,
+        drawn: Drawn,
+        asks: Mapping[str, Callable[[Done], Groups]],
+        made: Callable[[Mapping[str, Told]], RolloutBatch],
+    ) -> None:
+        """Sample what ``asks`` ask for, one after the other, and have a batch ``made`` of it meanwhile."""
+        told = {use: Told(self.sampler, one) for use, one in asks.items()}
+        self.batches.append(UnderWay(drawn, told, self.scorer.submit(made, told)))
+
+    def settle(self) -> None:
+        """Wait until the engine is asked for nothing any more, whatever has come of it."""
+        wait([told.groups for one in self.batches for told in one.told.values()])
+
+    def drop(self, end: Callable[[], object]) -> None:
+        """Forget all, once none is sampled or scored any more; until then ``end`` is called again and again."""
+        futures = [future for one in self.batches for future in one.futures]
+        for future in reversed(futures):  # else the next would begin where one is cancelled
+            future.cancel()
+        while not all(future.done() for future in futures):
+            end()
+            wait(futures, TICK)
+        self.batches.clear()
