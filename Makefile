@@ -117,7 +117,7 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in confinement gradnorm lora selfcheck models step ranks folders observers page plan step_time watched roofline demo eval first_hour overlap preemption resumed doctor; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in confinement gradnorm lora selfcheck models step ranks folders observers page plan step_time watched roofline demo eval first_hour overlap ahead preemption resumed doctor; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	$(PY) benchmarks/rewards.py --benchmarks-dir $(BENCHMARKS_DIR)

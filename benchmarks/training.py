@@ -120,10 +120,8 @@ class Recorder(HeldOutEvaluation):
 class KeptEngine:
     """An engine that has started and outlives the run that it is lent to."""
 
-    apart = False
-
     def __init__(self, engine: Engine):
-        self.engine, self.dtype = engine, engine.dtype
+        self.engine, self.dtype, self.apart = engine, engine.dtype, engine.apart
         engine.start()
 
     @property

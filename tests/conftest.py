@@ -57,7 +57,9 @@ LONGEST = (
 
 
 #: What shares a server stays in one process.
-TOGETHER = {"tests/rollout/test_server.py": "tests/rollout/test_engines.py"}
+TOGETHER = dict.fromkeys(
+    ("tests/rollout/test_server.py", "tests/rollout/test_ahead_server.py"), "tests/rollout/test_engines.py"
+)
 
 
 class ByFile(LoadFileScheduling):

@@ -6,6 +6,7 @@ import pytest
 from short_forms import check
 
 NAMES = [
+    "ahead",
     "confinement",
     "doctor",
     "eval",

@@ -34,6 +34,16 @@ class StallingHF(HFEngine):
         return super().generate(*given, **told)
 
 
+class LastServer(ServerEngine):
+    """Its run is killed in the midst of its fourth batch."""
+
+    def generate(self, prompts, sampling, seeds, done=None):
+        if self.weight_version == 3 and sampling.n > 1:
+            super().generate(prompts[:1], sampling, seeds[:1])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().generate(prompts, sampling, seeds, done)
+
+
 class MortalServer(ServerEngine):
     calls = 0
 

@@ -69,6 +69,15 @@ class CorruptingServer(ServerEngine):
         super().sync(corrupted(), version)
 
 
+class OffServer(ServerEngine):
+    """Computes otherwise from the second policy on, although it has its numbers."""
+
+    def generate(self, prompts, sampling, seeds, done=None):
+        groups = super().generate(prompts, sampling, seeds)
+        off = 0.5 if self.weight_version > 1 else 0.0
+        return [[replace(one, logprobs=[lp - off for lp in one.logprobs]) for one in group] for group in groups]
+
+
 class DyingHF(HFEngine):
     """From the second step on it never survives."""
 

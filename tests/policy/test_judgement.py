@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -83,6 +84,39 @@ def test_poisoned_steps_are_as_if_they_had_not_been(healthy, caplog, response):
         assert problem in line
     assert policy.refusals.count == policy.trainer.callback_metrics["train/refused"] == len(POISONS)
     assert {stats.lr for stats in statistics[1:-1]} == {0.0}
+
+
+def aged(batch, age):
+    return replace(batch, age=age, probe=batch.rollouts[:2])
+
+
+def test_a_batch_that_is_too_old_is_as_if_it_had_not_been(healthy, caplog):
+    folder, (first, second, third) = healthy
+    expected, averages, _, _ = trained(folder, [first, third])
+    with caplog.at_level(logging.WARNING):
+        found, kept, policy, statistics = trained(folder, [first, aged(second, 1), third], max_noise=1.001)
+    assert [stats.refused for stats in statistics] == [False, True, False]
+    assert same(found, expected)
+    torch.testing.assert_close(kept, averages, rtol=0, atol=0)
+    assert (policy.drops.count, policy.refusals.count) == (1, 0)
+    assert policy.trainer.callback_metrics["train/dropped"] == 1
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "oblr.policy.judgement")
+    noise = 1 / statistics[1].effective_sample_size
+    assert line == (
+        f"step 2 is dropped and nothing moves: its rollouts are of 1 steps before, and 1/ESS of their ratios is "
+        f"{noise:.3g}, more than policy.max_noise=1.001"
+    )
+    assert trained(folder, [first, aged(second, 1), third], max_noise=noise + 1e-9)[2].drops.count == 0
+    assert trained(folder, [first, aged(second, 1), third])[2].drops.count == 0
+
+
+def test_rollouts_of_the_policy_as_it_is_are_never_too_old(healthy):
+    """After as many drops as the rollouts are steps old, it has not moved since: what is left is rounding."""
+    folder, (first, second, third) = healthy
+    steps = [first, *[aged(second, 2)] * 3, aged(third, 1), aged(third, 1)]
+    *_, policy, statistics = trained(folder, steps, max_noise=1.001)
+    assert [stats.refused for stats in statistics] == [False, True, True, False, True, False]
+    assert policy.drops.count == 3
 
 
 def test_what_was_studied_of_a_refused_step_is_not_learnt(healthy):

@@ -203,6 +203,19 @@ def test_a_stale_engine_stops_the_run(tmp_path):
         take_steps(tmp_path, batch, bound=0.01)
 
 
+def test_of_old_rollouts_the_check_is_of_those_of_the_newest_weights(tmp_path):
+    """They differ with reason; nothing but the probe tells a stale engine then."""
+    old, fresh = (make_batch(tmp_path, tied=True, drift=drift) for drift in (0.5, 0.001))
+    batch = replace(old, age=1, probe=fresh.rollouts[::4])
+    _, (stats,) = take_steps(tmp_path, batch, bound=0.01)
+    assert stats.logprob_gap.max < 0.01
+    assert stats.effective_sample_size < 0.95
+    with pytest.raises(StaleEngineError, match=r"stale: after sync 2 .*mean .*policy\.logprob_gap_mean=0\.01"):
+        take_steps(tmp_path, replace(fresh, age=1, probe=old.rollouts[::4]), bound=0.01)
+    with pytest.raises(ValueError, match="empty"):  # never is it left out
+        take_steps(tmp_path, replace(fresh, age=1), bound=0.01)
+
+
 def off_by(batch: RolloutBatch, gap: float, tokens: int) -> RolloutBatch:
     """The engine's log-probabilities of the first tokens of the first response are others."""
     first, *others = batch.rollouts

@@ -279,7 +279,7 @@ class StepStatistics:
         moments: of the group gradients.
         greedy_rewards: float32 [N], see :class:`RolloutBatch`.
         lr: ``η_t``; 0 where the step was refused.
-        refused: whether something that the step found is no number, so that nothing has moved.
+        refused: whether nothing has moved, since something that the step found is no number, or its rollouts too old.
     """
 
     batch: RolloutBatch

@@ -1,4 +1,4 @@
-"""Whether a step may move anything: one that has found what is no number moves neither parameters nor averages."""
+"""Whether a step may move anything: neither parameters nor averages move by what is no number, or by too much noise."""
 
 import logging
 from typing import NamedTuple
@@ -103,3 +103,37 @@ class Refusals:
                 f"is as step {done - self.streak} left it (lower eta0, bound the ratios by loss.truncate, or mend the "
                 "reward or engine; then go on with ckpt_path=last)"
             )
+
+
+class Drops:
+    """Batches that nothing was learnt from, since their rollouts were too old.
+
+    Their noise is ``S Σρ²/(Σρ)²``, by which old weights multiply the second moment of the ratios. Whether a batch is
+    dropped depends on its ratios, never on its rewards. Where the policy has not moved since the weights that sampled a
+    batch, nothing in its ratios is of age, and it is used: so after a few drops the rollouts are young again.
+
+    Args:
+        most: that the noise of a batch may be; None: anything.
+
+    Attributes:
+        count: all of them.
+        still: steps in a row, up to now, in which the policy did not move.
+    """
+
+    def __init__(self, most: float | None):
+        self.most, self.count, self.still = most, 0, 0
+
+    def judge(self, stats: StepStatistics, step: int) -> bool:
+        """Whether the step's batch is dropped; the first rank then says why. ``stats.refused`` is known."""
+        age, noise = stats.batch.age, 1 / stats.effective_sample_size
+        dropped = self.most is not None and not stats.refused and age > self.still and noise > self.most
+        self.still = self.still + 1 if dropped or stats.refused else 0
+        if dropped:
+            self.count += 1
+            if of_run().rank == 0:
+                log.warning(
+                    "step %d is dropped and nothing moves: its rollouts are of %d steps before, and 1/ESS of their "
+                    "ratios is %.3g, more than policy.max_noise=%g",
+                    *(step + 1, age, noise, self.most),
+                )
+        return dropped

@@ -27,7 +27,7 @@ from oblr.losses.kl import KLPenalty
 from oblr.policy.adapter import LoRA
 from oblr.policy.attention import choose_attention
 from oblr.policy.fused import fuse
-from oblr.policy.judgement import Refusals
+from oblr.policy.judgement import Drops, Refusals
 from oblr.policy.loading import checkpoint_blocks, load_config, load_model, weights_digest
 from oblr.policy.logged import LogsOnce
 from oblr.policy.model import PolicyModel, copies, load_sharded
@@ -67,6 +67,8 @@ class PolicyModule(LogsOnce):
         logprob_gap_mean: largest tolerated mean of |log π − log μ| over the tokens that a rank checks right after a
             sync, in nats.
         logprob_gap_p99: largest tolerated 99 % quantile of the same, in nats.
+        max_noise: most that old rollouts may multiply the second moment of their ratios by (``1/ESS``), or nothing is
+            learnt from them; with ``rollout.ahead``.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
         activation_checkpointing: whether what enters a block is kept, and the rest computed again in the backward pass,
@@ -90,6 +92,7 @@ class PolicyModule(LogsOnce):
         token_budget: Count | Literal["auto"],
         logprob_gap_mean: Positive,
         logprob_gap_p99: Positive,
+        max_noise: Annotated[float, Ge(1), Le(1e9)] | None = None,
         kl: KLPenalty | None = None,
         updates_per_batch: Annotated[int, Ge(1), Le(10_000)] = 1,
         activation_checkpointing: bool | Few = False,
@@ -119,7 +122,7 @@ class PolicyModule(LogsOnce):
         #: whether the tokens of a response have coefficients of their own
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
-        self.clock, self.refusals = Stopwatch(), Refusals()
+        self.clock, self.refusals, self.drops = Stopwatch(), Refusals(), Drops(max_noise)
         #: whoever starts a run says what its checkpoints keep: what tells the policy apart, and the run's configuration
         self.identity, self.run = dict[str, Any](), dict[str, Any]()
 
@@ -188,7 +191,8 @@ class PolicyModule(LogsOnce):
                 updates.append(self.update(batch, rewards, gap, fresh=False))
             self.scorer.rest()  # where no group is live, the check was all
             self.learn(updates[0])  # after all updates: none may use a baseline that has seen its own batch
-        self.log_dict(tags(updates[-1]) | {"train/refused": float(self.refusals.count)})
+        counts = {"train/refused": self.refusals.count, "train/dropped": self.drops.count}
+        self.log_dict(tags(updates[-1]) | {tag: float(count) for tag, count in counts.items()})
         self.trainer.should_stop |= self.refusals.hopeless  # after a checkpoint
         return {"statistics": updates[-1]}
 
@@ -244,6 +248,8 @@ class PolicyModule(LogsOnce):
         first = ranks.rank * batch.n_groups
         stats = StepStatistics(batch, first, gap, moments, **found.of_all_ranks(), greedy_rewards=everybodys)
         stats.refused = self.refusals.judge(stats, self.current_epoch)
+        if fresh:
+            stats.refused |= self.drops.judge(stats, self.current_epoch)
         if not stats.refused:
             stats.lr = self.schedule(moments, self.current_epoch)  # η_t
         if not stats.refused and moments.square_mean > 0:
@@ -365,6 +371,7 @@ class PolicyModule(LogsOnce):
             "schedule": self.schedule.state_dict(),
             "baseline": self.baseline.state_dict(),
             "refused": self.refusals.count,
+            "dropped": self.drops.count,
             "random": on_every_rank(random_state),
             "base": self.base,
             "run": self.run,
@@ -374,6 +381,7 @@ class PolicyModule(LogsOnce):
         self.schedule.load_state_dict(checkpoint["oblr"]["schedule"])
         self.baseline.load_state_dict(checkpoint["oblr"]["baseline"])
         self.refusals.count = checkpoint["oblr"].get("refused", 0)  # which older ones do not have
+        self.drops.count = checkpoint["oblr"].get("dropped", 0)
         states = checkpoint["oblr"]["random"]
         if self.global_rank < len(states):  # a rank that was not there goes on as it was seeded
             set_random_state(states[self.global_rank])

@@ -1,0 +1,120 @@
+"""How long is a step whose rollouts are sampled while the policy trains, over one that waits for them?
+
+    python benchmarks/ahead.py [--quick]
+
+A vLLM server samples for the pocket policy, and this process trains it, each with one thread; as many responses are
+sampled at once as make both take about as long. Each round has a run without ``rollout.ahead``, one with 1 and one with
+2, in turn; a run's time is the median of its steps, after those at its start that are not like the others. Ratios are
+paired, round by round. Then the same with a reward that sleeps, which makes all responses of a step take as long as its
+update: no processor works meanwhile, so this is what waiting costs. Two cores, or the processes take each other's.
+``--quick``: small steps, two rounds.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import hydra
+import lightning as L
+import torch
+from figures import Figure, asked_to_be_quick, median_ratio, write
+from lightning import Trainer
+from training import KeptEngine, composed
+
+from callbacks.observer import Observer
+from oblr.batch.types import StepStatistics
+from oblr.data.ends import end_tokens
+from oblr.policy.loading import load_tokenizer
+from oblr.policy.step import PolicyModule
+from oblr.run.terminal import quiet_terminal
+
+AHEAD = (0, 1, 2)
+#: Steps of a run that are not timed: the first rollouts are waited for.
+FIRST = 3
+BASE = ("rollout.engine=server", "rollout.reward_pool.trust=true", "rollout.reward_pool.workers=1", "reward=exact")
+
+
+class Watch(Observer):
+    """Seconds of each step, and of its phases."""
+
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+        self.phases: list[dict[str, float]] = []
+        self.last = time.perf_counter()
+
+    def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        now = time.perf_counter()
+        self.steps.append(now - self.last)
+        self.phases.append(policy.clock.reset())
+        self.last = now
+
+    def median(self, *phases: str) -> float:
+        """Of the steps that are like each other: whole, or of these phases alone."""
+        seconds = [sum(of[phase] for phase in phases if phase in of) for of in self.phases] if phases else self.steps
+        return median(seconds[FIRST:])
+
+
+def run(engine: KeptEngine, ahead: int, steps: int, pause: float, overrides: tuple[str, ...]) -> Watch:
+    """One run, whose reward sleeps for ``pause`` seconds a response."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, watch = Path(name), Watch()
+        cfg = composed([*BASE, *overrides, f"rollout.ahead={ahead}", f"steps={steps}", f"paths.output_dir={folder}"])
+        if pause:
+            cfg.rollout.reward = {"_target_": "overlap.Sleeping", "seconds": pause}
+        with quiet_terminal(folder / "log"):
+            policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
+            tokenizer = load_tokenizer(cfg.policy.path)
+            told = {"tokenizer": tokenizer, "end_ids": end_tokens(cfg.policy.path, tokenizer)}
+            data = hydra.utils.instantiate(cfg.rollout, **told, _convert_="all")
+            data.engine, data.weights, data.clock = engine, policy.weights, policy.clock
+            L.seed_everything(cfg.seed)
+            settings = {"callbacks": [watch], "logger": False, "enable_checkpointing": False}
+            hydra.utils.instantiate(cfg.trainer, **settings).fit(policy, datamodule=data)
+    return watch
+
+
+def rounds(
+    engine: KeptEngine, count: int, steps: int, pause: float, overrides: tuple[str, ...]
+) -> Iterator[dict[int, Watch]]:
+    """A run of each kind, in an order that changes."""
+    for number in range(count):
+        order = AHEAD if number % 2 == 0 else AHEAD[::-1]
+        found = {ahead: run(engine, ahead, steps, pause, overrides) for ahead in order}
+        yield {ahead: found[ahead] for ahead in AHEAD}
+
+
+def main() -> None:
+    quick = asked_to_be_quick(__doc__)
+    sys.path.insert(0, str(Path(__file__).parent))
+    torch.set_num_threads(1)
+    count, steps = (2, FIRST + 2) if quick else (11, FIRST + 12)
+    overrides = ("rollout.prompts_per_step=2", "rollout.max_new_tokens=16") if quick else ()
+    figures, kept = [], {}
+    with tempfile.TemporaryDirectory() as name:
+        at_once = "rollout.engines.server.max_num_seqs=32"
+        cfg = composed([*BASE, *overrides, at_once, f"paths.output_dir={name}"])
+        engine = KeptEngine(hydra.utils.instantiate(cfg.rollout.engines.server)())
+        warm = run(engine, 0, steps, 0.0, overrides)
+        pause = warm.median("update") / (cfg.rollout.prompts_per_step * cfg.rollout.group_size)
+        for reward, seconds in (("", 0.0), ("slow reward: ", pause)):
+            taken = list(rounds(engine, count, steps, seconds, overrides))
+            for ahead in AHEAD:
+                middle = median(watches[ahead].median() for watches in taken)
+                figures.append(Figure(f"{reward}step with ahead={ahead}, median", middle, "s"))
+            for what, phases in (("rollouts and rewards", ("rollout", "reward")), ("update", ("update",))):
+                middle = median(watches[0].median(*phases) for watches in taken)
+                figures.append(Figure(f"{reward}{what} of a step without, median", middle, "s"))
+            for ahead in AHEAD[1:]:
+                ratios = [watches[ahead].median() / watches[0].median() for watches in taken]
+                most = {"": {1: 0.75}, "slow reward: ": {1: 0.8}}[reward].get(ahead)
+                figures.append(median_ratio(f"{reward}step with ahead={ahead} / without", ratios, "", most=most))
+            kept[reward or "fast"] = [{str(ahead): watch.steps for ahead, watch in one.items()} for one in taken]
+        engine.engine.close()
+    write("ahead-quick" if quick else "ahead", figures, rounds=[kept])
+
+
+if __name__ == "__main__":
+    main()
