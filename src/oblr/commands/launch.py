@@ -205,5 +205,5 @@ def _no_file(problem: str) -> str:
 
 def _raiser(error: BaseException) -> str:
     """The module that has raised it, or called what ends programs."""
-    modules = [str(frame.f_globals["__name__"]) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     return next(module for module in reversed(modules) if module not in ENDING)
