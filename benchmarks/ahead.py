@@ -7,9 +7,10 @@ sampled at once as make both take about as long. Each round has a run without ``
 2, in turn; a run's time is the median of its steps, after those at its start that are not like the others. Ratios are
 paired, round by round. Then the same with a reward that sleeps, which makes all responses of a step take as long as its
 update: no processor works meanwhile, so this is what waiting costs. Two cores, or the processes take each other's.
-``--quick``: small steps, two rounds.
+``--quick``: a round of a few small steps.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -89,9 +90,10 @@ def rounds(
 def main() -> None:
     quick = asked_to_be_quick(__doc__)
     sys.path.insert(0, str(Path(__file__).parent))
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the server
     torch.set_num_threads(1)
-    count, steps = (2, FIRST + 2) if quick else (11, FIRST + 12)
-    overrides = ("rollout.prompts_per_step=2", "rollout.max_new_tokens=16") if quick else ()
+    count, steps = (1, FIRST + 1) if quick else (11, FIRST + 12)
+    overrides = ("rollout.prompts_per_step=4",) if quick else ()
     figures, kept = [], {}
     with tempfile.TemporaryDirectory() as name:
         at_once = "rollout.engines.server.max_num_seqs=32"

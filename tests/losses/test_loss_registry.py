@@ -127,6 +127,10 @@ def unless_clipped(ratio: float, advantage: float, low: float, high: float) -> f
     return ratio
 
 
+def within(ratio: float, low: float, high: float) -> float:
+    return ratio if low <= ratio <= high else 0.0
+
+
 def ppo_loop(low, high):
     return lambda group, i, t, advantage: unless_clipped(token(group, i, t), advantage, low, high)
 
@@ -219,6 +223,10 @@ def cispo(low, high):
     return reinforce(lambda response: response.ratios.clamp(1 - low, 1 + high))
 
 
+def band(low, high, ratio=lambda response: response.ratios):
+    return lambda response: ratio(response) * ((ratio(response) >= low) & (ratio(response) <= high))
+
+
 def gepo(clip, times=lambda response: 1):
     def objective(group):
         sampler = torch.stack([response.behaviour.mean().exp() for response in group])
@@ -290,6 +298,18 @@ CASES = {
     ("cispo", ("clip_low", 0.1), ("clip_high", 0.2), ("normalise", "group")): (
         lambda group, i, t, a: min(max(token(group, i, t), 0.9), 1.2),
         over_tokens(cispo(0.1, 0.2)),
+    ),
+    ("band",): (
+        lambda group, i, t, a: within(token(group, i, t), 0.5, 5.0),
+        over_responses(in_sum(reinforce(band(0.5, 5.0)))),
+    ),
+    ("band", ("low", 0.9), ("high", 1.2), ("normalise", "group")): (
+        lambda group, i, t, a: within(token(group, i, t), 0.9, 1.2),
+        over_tokens(reinforce(band(0.9, 1.2))),
+    ),
+    ("band", ("ratio", "sequence"), ("high", 1.2)): (
+        lambda group, i, t, a: within(product(group, i), 0.5, 1.2),
+        over_responses(in_sum(reinforce(band(0.5, 1.2, sequence_ratio)))),
     ),
     ("gepo",): (gepo_loop(math.inf), gepo(math.inf)),
     ("gepo", ("clip", 0.2)): (gepo_loop(0.2), gepo(0.2)),
@@ -379,7 +399,7 @@ def test_without_advantages_nothing_is_clipped_that_only_one_sign_would_have_cli
     groups, chosen = draw(), loss(key)
     ratios = measured(groups)
     unsigned = chosen.factors(ratios)
-    assert (unsigned > 0).all()
+    assert (unsigned > 0).all() or key[0] == "band"  # which masks whatever the sign
     assert torch.equal(unsigned, chosen.factors(ratios, torch.zeros(N * G)))
     signed = chosen.factors(ratios, response_advantages(groups))
     assert torch.equal(signed, unsigned) != chosen.signed
@@ -411,6 +431,16 @@ def test_ratios_at_the_bounds_are_not_clipped(name, sign):
     chosen = loss((name, ("clip_low", 1 - low), ("clip_high", high - 1)))
     ratios = ResponseTokens(logs, torch.zeros(2).double(), torch.zeros(2).long(), -torch.ones(1), torch.tensor([2]), 1)
     assert torch.equal(chosen.factors(ratios, torch.tensor([sign])), logs.exp())
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_ratios_at_the_bounds_of_a_band_count_and_beyond_them_nothing_does(ratio):
+    """Not even where a cap would have been infinite."""
+    logs = torch.tensor([0.5, 2.0, 0.49, 2.1, math.exp(700)], dtype=torch.float64).log()
+    ones = torch.ones(5, dtype=torch.long)
+    ratios = ResponseTokens(logs, torch.zeros(5).double(), torch.arange(5), -ones.double(), ones, 5)
+    found = loss(("band", ("ratio", ratio), ("low", 0.5), ("high", 2.0))).factors(ratios)
+    assert found.tolist() == pytest.approx([0.5, 2.0, 0, 0, 0], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", CLIPPED)
@@ -537,6 +567,8 @@ def test_capo_predicts_what_a_step_of_the_output_layer_shifts(temperature):
         ("ppo_clip", "clip_low", -0.1),
         ("gspo", "clip_high", -0.1),
         ("cispo", "clip_high", math.nan),
+        ("band", "low", 1.1),
+        ("band", "high", 0.9),
         ("gepo", "clip", -0.1),
         ("capo", "clip_low", -0.1),
         ("capo", "step", 0.0),
