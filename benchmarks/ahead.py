@@ -64,7 +64,7 @@ def run(engine: KeptEngine, ahead: int, steps: int, pause: float, overrides: tup
         folder, watch = Path(name), Watch()
         cfg = composed([*BASE, *overrides, f"rollout.ahead={ahead}", f"steps={steps}", f"paths.output_dir={folder}"])
         if pause:
-            cfg.rollout.reward = {"_target_": "overlap.Sleeping", "seconds": pause}
+            cfg.rollout.reward = {"_target_": "slow.Slow", "reward": "${reward}", "seconds": pause}
         with quiet_terminal(folder / "log"):
             policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
             tokenizer = load_tokenizer(cfg.policy.path)
