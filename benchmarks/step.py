@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -124,7 +125,7 @@ def train_with_trl(like: Path) -> None:
     cfg = OmegaConf.load(like / "config.yaml")
     tokenizer = AutoTokenizer.from_pretrained(cfg.policy.path, padding_side="left")
     data = instantiate(cfg.rollout, tokenizer=tokenizer, end_ids=[tokenizer.eos_token_id], _convert_="all")
-    problems = [problem for _ in range(cfg.steps) for problem in data.next_problems()]
+    problems = [problem for problem, _ in islice(data.drawing.problems(0), cfg.steps * data.drawing.count)]
     found: dict[str, list[float]] = {name: [] for name in ("sampled", "ends", "lengths", "rewards", "live")}
 
     def reward(completions: list[str], completion_ids: list[list[int]], index: list[int], **_: object) -> list[float]:

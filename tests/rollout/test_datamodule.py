@@ -42,21 +42,31 @@ def make(**changes):
     return RolloutDataModule(**{**settings, **changes})
 
 
+def problems_of(data, steps):
+    """Of the next steps, whose rollouts are then done."""
+    found = []
+    for step in range(steps):
+        drawn = data.drawing.of_step(step, data.position)
+        data.position = drawn.end
+        found.append(drawn.problems)
+    return found
+
+
 def test_training_never_meets_a_held_out_problem():
     data = make()
     held_out = {p.prompt for p in data.held_out}
     first_pass = [data.train[i].prompt for i in range(3000)]
     assert held_out & set(first_pass)  # the stream does repeat some
-    taken = [p.prompt for _ in range(5) for p in data.next_problems()]
+    taken = [p.prompt for step in problems_of(data, 5) for p in step]
     assert taken == [prompt for prompt in first_pass if prompt not in held_out][:2500]
 
 
 def test_position_is_kept_and_the_source_wraps_around():
     data, again = make(train=chain_sums(300, seed=1)), make(train=chain_sums(300, seed=1))
-    list(data.next_problems())
+    first = problems_of(data, 1)
     assert data.state_dict() != again.state_dict()
     again.load_state_dict(data.state_dict())
-    assert list(data.next_problems()) == list(again.next_problems())
+    assert problems_of(data, 1) == problems_of(again, 1) != first
 
 
 def test_a_prompt_may_just_fit():
@@ -70,7 +80,7 @@ def test_a_prompt_may_just_fit():
 def test_one_problem_that_is_not_held_out_is_enough():
     """It is met again and again, and more are skipped than there are."""
     data = make(train=chain_sums(10, seed=2), held_out=chain_sums(9, seed=2), prompts_per_step=3)
-    assert len({p.prompt for p in data.next_problems()}) == 1
+    assert len({p.prompt for p in data.drawing.of_step(0, 0).problems}) == 1
 
 
 class Run:
@@ -87,7 +97,7 @@ def test_a_resumed_run_sees_the_problems_of_an_uninterrupted_one_on_any_number_o
     train = Mixture(parts, {"a": 1, "b": 2}, seed=1)
     settings = {"train": train, "held_out": chain_sums(3, seed=1), "prompts_per_step": 6}
     data = make(**settings)
-    steps = [[p.id for p in data.next_problems()] for _ in range(10)]  # several passes
+    steps = [[p.id for p in step] for step in problems_of(data, 10)]  # several passes
 
     def shares(state):
         """Of the next step, what each rank asks its engine for."""
@@ -101,8 +111,7 @@ def test_a_resumed_run_sees_the_problems_of_an_uninterrupted_one_on_any_number_o
             yield from (p.id for p in asked)
 
     half = make(**settings)
-    for _ in range(4):
-        list(half.next_problems())
+    problems_of(half, 4)
     assert list(shares(half.state_dict())) == steps[4]
 
 

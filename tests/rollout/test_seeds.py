@@ -65,8 +65,8 @@ def step(engine, monkeypatch, epoch, ranks, seed=1):
         )
         data.weights = PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights
         data.greedy = data.started = True
-        for _ in range(epoch):
-            list(data.next_problems())
+        for step in range(epoch):
+            data.position = data.drawing.of_step(step, data.position).end
         monkeypatch.setattr(RolloutDataModule, "run", Rank(rank, 1, epoch))
         data._sync()
         data.reward_pool.start()

@@ -13,8 +13,8 @@ from oblr.losses.base import Normalise, Surrogate
 class BandLoss(Surrogate):
     """``f_it = ρ`` where ``low ≤ ρ ≤ high``, and 0 elsewhere, whatever the sign of the advantage.
 
-    ``token``: IcePop's mask, by the tokens' own ratios ``ρ_it``; its authors' bounds are 0.5 and 5. ``sequence``: a
-    response whose ``ρ_i`` is outside is left out as a whole. What lies far outside is as likely an engine that computes
+    ``token``: IcePop's mask, by the tokens' own ratios ``ρ_it``. ``sequence``: a response whose ``ρ_i`` is outside is
+    left out as a whole. What lies far outside is as likely an engine that computes
     otherwise as a policy that has moved, and a cap would still count it ``high`` times: see ``policy_gradient`` with
     ``truncate``, which keeps all, and ``ppo_clip``, which keeps what the advantage would bring back.
 

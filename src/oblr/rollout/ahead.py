@@ -13,29 +13,13 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from oblr.batch.types import RolloutBatch
-from oblr.problem import Completion, Problem
+from oblr.problem import Completion
+from oblr.rollout.drawing import Drawn
 from oblr.rollout.engine import Done
 
 Groups: TypeAlias = list[list[Completion]]
 #: Seconds between attempts to end what is under way.
 TICK = 0.1
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Problems of a step.
-
-    Attributes:
-        step: that they are trained in, counted from 0.
-        problems: this rank's.
-        first: place of the first of these among all ranks'.
-        end: position of the training problem after all ranks'.
-    """
-
-    step: int
-    problems: list[Problem]
-    first: int
-    end: int
 
 
 class Told:

@@ -1,12 +1,10 @@
 """The data of an RL run: each epoch, new weights go into the engine and one batch of scored rollouts comes out."""
 
 import logging
-import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import lightning as L
 import torch
@@ -23,9 +21,10 @@ from oblr.problem import Completion, Problem
 from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
-from oblr.rewards.tryout import TRIED, try_out
-from oblr.rollout.ahead import Drawn, Groups, Told, Upcoming
+from oblr.rewards.tryout import try_out
+from oblr.rollout.ahead import Groups, Told, Upcoming
 from oblr.rollout.deadline import deadline, end_process_after
+from oblr.rollout.drawing import Drawing, Drawn, ProblemSource
 from oblr.rollout.engine import Done, Engine, choose
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.replies import ask, check_parts
@@ -39,21 +38,8 @@ T = TypeVar("T")
 WIND_UP = 30.0
 #: What may happen to the engine of a rank: the last of these that happens to any of them happens to all.
 FAILURES = (EngineDiedError, GarbledError, StaleEngineError)
-#: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
-CHECKED = 20_000
-#: Seconds in which problems of a larger one are drawn for that.
-LOOK = 1.0
-#: Training problems in a row that may be held out; a search among endless ones would never end.
-PATIENCE = 20_000
 #: Responses of a rank, and tokens of each, by which new weights are tried out where the batch is of older ones.
 PROBES, PROBE_TOKENS = 8, 32
-
-
-class ProblemSource(Protocol):
-    """A finite, indexable set of problems. One to train on has its next pass beyond its end."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> Problem: ...
 
 
 @checked("rollout")
@@ -122,9 +108,8 @@ class RolloutDataModule(L.LightningDataModule):
         self.ahead, self.upcoming = ahead, Upcoming()
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
-        self.held_out_prompts = {problem.prompt for problem in self.held_out}
+        self.drawing = Drawing(train, {problem.prompt for problem in self.held_out}, prompts_per_step)
         self.notes = [note for source in (train, held_out) for note in getattr(source, "notes", ())]
-        self.prompts_per_step = prompts_per_step
         check_stop("rollout.stop", stop, tokenizer)
         self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
         self.max_model_len, self.seed, self.vocabulary = max_model_len, seed, vocabulary
@@ -135,20 +120,9 @@ class RolloutDataModule(L.LightningDataModule):
         self.reward_pool = reward_pool(reward)
         self.golds = Golds(reward, self.reward_pool, tokenizer.encode)
         self.warned = False  # of one of them
-        self.first = self._first()
+        self.first = self.drawing.first()
         for name, problems in (("data.train", self.first), ("data.held_out", self.held_out)):
             self.notes += check_distinct(problems, [tuple(self.encode(problem)) for problem in problems], name)
-
-    def _first(self) -> list[Problem]:
-        """All training problems where they are few; else those of the first step, and as many as can be had soon."""
-        if len(self.train) <= CHECKED:
-            return [self.train[i] for i in range(len(self.train))]
-        found, end = [self.train[i] for i in range(self.prompts_per_step)], time.monotonic() + LOOK
-        for place in random.Random(0).sample(range(CHECKED), TRIED):
-            if time.monotonic() > end:
-                break
-            found.append(self.train[place])
-        return found
 
     def try_out(self) -> None:
         """Meet broken rewards, and answers that they cannot pay, now and not after the model has loaded.
@@ -156,9 +130,8 @@ class RolloutDataModule(L.LightningDataModule):
         Raises:
             SettingError: what :func:`~oblr.rewards.tryout.try_out` refuses; or there is no problem to train on.
         """
-        if all(problem.prompt in self.held_out_prompts for problem in self.first):  # none may be left
-            next(self.next_problems())
-            self.position = 0
+        if all(problem.prompt in self.drawing.held_out for problem in self.first):  # none may be left
+            next(self.drawing.problems(0))
         self.notes.append(self.reward_pool.words)
         self.notes += try_out(self.golds, self.first, "data.train")
         self.warned = any(not paid for _, paid in self.golds.known.values())  # the user has been told
@@ -269,32 +242,7 @@ class RolloutDataModule(L.LightningDataModule):
         return [derived_seed(use, self.seed, drawn.step, drawn.first + q) for q in range(len(drawn.problems))]
 
     def _draw(self, step: int, position: int) -> Drawn:
-        """What this rank has of the problems from ``position`` on."""
-        problems, ends = zip(*self._problems_from(position), strict=True)
-        rank, ranks = self.run.global_rank, self.run.world_size
-        share = len(problems) // ranks
-        return Drawn(step, list(problems[rank * share :][:share]), rank * share, ends[-1])
-
-    def next_problems(self) -> Iterator[Problem]:
-        """The next N training problems that are not held out."""
-        for problem, position in self._problems_from(self.position):
-            self.position = position
-            yield problem
-
-    def _problems_from(self, position: int) -> Iterator[tuple[Problem, int]]:
-        """N training problems that are not held out, each with the position after it."""
-        taken = skipped = 0
-        while taken < self.prompts_per_step:
-            problem = self.train[position]
-            position += 1
-            if problem.prompt not in self.held_out_prompts:
-                taken, skipped = taken + 1, 0
-                yield problem, position
-            elif (skipped := skipped + 1) == min(len(self.train), PATIENCE):
-                every = "every problem is" if skipped == len(self.train) else f"{skipped:,} problems in a row are"
-                raise SettingError(
-                    "data.train", f"{every} held out, as {problem.id}", "use other problems for training, or more kinds"
-                )
+        return self.drawing.of_step(step, position, self.run.global_rank, self.run.world_size)
 
     def _meant(self, problems: Sequence[Problem]) -> tuple[list[Problem], int]:
         """With answers as the reward can pay them; how many it cannot, of which the run's first is a warning."""

@@ -1,0 +1,94 @@
+"""Which problems a step is about: the next of a source that are not held out."""
+
+import random
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from oblr.errors import SettingError
+from oblr.problem import Problem
+from oblr.rewards.tryout import TRIED
+
+#: A training source of at most this many problems is checked whole before the run, a larger one as it goes.
+CHECKED = 20_000
+#: Seconds in which problems of a larger one are drawn for that.
+LOOK = 1.0
+#: Training problems in a row that may be held out; a search among endless ones would never end.
+PATIENCE = 20_000
+
+
+class ProblemSource(Protocol):
+    """A finite, indexable set of problems. One to train on has its next pass beyond its end."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Problem: ...
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Problems of a step.
+
+    Attributes:
+        step: that they are trained in, counted from 0.
+        problems: this rank's.
+        first: place of the first of these among all ranks'.
+        end: position of the training problem after all ranks'.
+    """
+
+    step: int
+    problems: list[Problem]
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Draws the problems of steps from a source, in its order.
+
+    Attributes:
+        train: the source.
+        held_out: prompts that are never trained on.
+        count: problems of a step, over all ranks.
+    """
+
+    train: ProblemSource
+    held_out: Collection[str]
+    count: int
+
+    def first(self) -> list[Problem]:
+        """All training problems where they are few; else those of the first step, and as many as can be had soon."""
+        if len(self.train) <= CHECKED:
+            return [self.train[i] for i in range(len(self.train))]
+        found, end = [self.train[i] for i in range(self.count)], time.monotonic() + LOOK
+        for place in random.Random(0).sample(range(CHECKED), TRIED):
+            if time.monotonic() > end:
+                break
+            found.append(self.train[place])
+        return found
+
+    def problems(self, position: int) -> Iterator[tuple[Problem, int]]:
+        """From a position on, those that are not held out, each with the position after it.
+
+        Raises:
+            SettingError: all are held out, or many in a row.
+        """
+        skipped = 0
+        while True:
+            problem = self.train[position]
+            position += 1
+            if problem.prompt not in self.held_out:
+                skipped = 0
+                yield problem, position
+            elif (skipped := skipped + 1) == min(len(self.train), PATIENCE):
+                every = "every problem is" if skipped == len(self.train) else f"{skipped:,} problems in a row are"
+                raise SettingError(
+                    "data.train", f"{every} held out, as {problem.id}", "use other problems for training, or more kinds"
+                )
+
+    def of_step(self, step: int, position: int, rank: int = 0, ranks: int = 1) -> Drawn:
+        """What a rank has of a step's problems, which begin at ``position``."""
+        problems, ends = zip(*islice(self.problems(position), self.count), strict=True)
+        share = self.count // ranks
+        return Drawn(step, list(problems[rank * share :][:share]), rank * share, ends[-1])
