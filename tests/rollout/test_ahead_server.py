@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, run_script
+from conftest import ROOT, SMALL, run_script, wide
 from kept_responses import read_rollouts
 from lending import lent
 from safetensors.torch import load_file
@@ -29,7 +29,7 @@ def now(pocket_server, tmp_path_factory):
     return problems(folder, 5)
 
 
-@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("ahead", [1, *wide(2)])
 def test_runs_are_as_old_as_was_asked_for_and_can_be_repeated(train, tmp_path, pocket_server, now, ahead):
     for folder in ("run", "again"):
         with lent(pocket_server) as url:
