@@ -151,7 +151,7 @@ def train_with_trl(like: Path) -> None:
         max_completion_length=data.sampling.max_new_tokens,
         temperature=data.sampling.temperature,
         per_device_train_batch_size=TRL_BATCH,
-        gradient_accumulation_steps=data.prompts_per_step * data.sampling.n // TRL_BATCH,
+        gradient_accumulation_steps=data.drawing.count * data.sampling.n // TRL_BATCH,
         shuffle_dataset=False,
         max_steps=cfg.steps,
         optim="sgd",
