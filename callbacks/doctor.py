@@ -73,6 +73,7 @@ def record(stats: StepStatistics, step: int, plain: bool, alike: bool) -> StepRe
         responses=list(responses(stats, alike)),
         learning_rate=stats.lr,
         plain=plain,
+        age=stats.batch.age,
     )
 
 

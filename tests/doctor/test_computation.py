@@ -96,6 +96,13 @@ def test_steps_that_learn_again_from_the_same_responses_are_off_policy_and_not_s
     assert stale_engine(twice) is None
 
 
+def test_rollouts_that_are_meant_to_be_old_are_not_stale():
+    """All but the first are of the step before."""
+    drifted = drifting(HEALTHY, lambda step: 0.2)
+    assert stale_engine(drifted) is not None
+    assert stale_engine([replace(step, age=min(step.step - 1, 1)) for step in drifted]) is None
+
+
 def copied(steps, logprob, copies=4):
     """In step 20 the first places of group 3 hold the same text."""
 

@@ -288,6 +288,15 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step():
         GradientStatistics(nn.Linear(2, 2))
 
 
+def test_a_layer_that_is_given_several_rows_a_token_is_refused():
+    """A product within each head of attention, whose rows are those of heads as well."""
+    lm = tiny_model(False)
+    attention = lm.model.layers[0].self_attn
+    attention.q_norm = nn.Linear(attention.head_dim, attention.head_dim)
+    with GradientStatistics(lm), pytest.raises(UnmeasuredError, match=r"q_norm' \(Linear\) is given .*: not one row"):
+        backward(lm, tokens(lm))
+
+
 def test_shards_are_refused():
     """Their layers have other parameters while they compute."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

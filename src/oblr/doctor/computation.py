@@ -103,7 +103,8 @@ def stale_engine(steps: Sequence[StepRecord]) -> Finding | None:
 
     Of a response of T tokens whose log-probabilities are each off by an independent error, ``(log ρ)²/T`` is the mean
     square of these errors; rounding in bfloat16 makes 0.01 to 0.03 nats of their root r. Steps that learn again from
-    the responses of the step before are left out. Either of two signs is enough:
+    the responses of the step before are left out, and so are those whose responses are meant to be of older weights.
+    Either of two signs is enough:
 
     - r exceeds 0.1 in so many steps that Wilson's interval of their share lies above 30 %;
     - r falls by a factor of 100 from one step to the next, at least twice: the engine gets new weights at these steps
@@ -113,7 +114,7 @@ def stale_engine(steps: Sequence[StepRecord]) -> Finding | None:
     for step in steps:
         squares = [one.log_ratio**2 / one.length for one in step.responses if one.log_ratio is not None and one.length]
         texts = [one.text for one in step.responses]
-        if squares and (texts != before or not any(texts)):
+        if squares and not step.age and (texts != before or not any(texts)):
             roots.append((math.sqrt(fmean(squares)), step))
         before = texts
     off = [step for root, step in roots if root > DRIFT]

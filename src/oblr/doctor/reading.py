@@ -126,6 +126,7 @@ def _step(step: int, rows: list[dict[str, Any]], told: dict[str, float | None], 
         responses=responses,
         learning_rate=told["train/lr"],
         plain=plain,
+        age=step - rows[0].get("weight_version", step),
     )
 
 

@@ -23,7 +23,7 @@ TICK = 0.1
 
 
 class Told:
-    """What ``ask`` gives in ``thread``, for another thread to hear."""
+    """Responses that a thread of its own asks for, and another thread hears as they end."""
 
     def __init__(self, thread: ThreadPoolExecutor, ask: Callable[[Done], Groups]):
         self.ended: SimpleQueue[tuple[int, int, Completion] | None] = SimpleQueue()

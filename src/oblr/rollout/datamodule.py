@@ -224,7 +224,7 @@ class RolloutDataModule(L.LightningDataModule):
         rollouts: Callable[[str, list[Problem]], list[Rollout]],
         clock: Stopwatch,
     ) -> RolloutBatch:
-        """What ``rollouts`` gives for each use of the drawn problems, under the weights of ``version``."""
+        """Make a batch of what ``rollouts`` gives for each use of the drawn problems, by weights of ``version``."""
         with clock.phase("reward"):
             problems, unpaid = self._meant(drawn.problems)
         found = {use: rollouts(use, problems) for use in self._uses}
@@ -234,7 +234,7 @@ class RolloutDataModule(L.LightningDataModule):
 
     @property
     def _uses(self) -> dict[str, Sampling]:
-        """What is sampled of each problem."""
+        """How responses to each problem are sampled, by what they are for."""
         greedy = {"greedy": replace(self.sampling, n=1, temperature=0.0)} if self.greedy else {}
         return {"rollouts": self.sampling} | greedy
 
@@ -275,7 +275,7 @@ class RolloutDataModule(L.LightningDataModule):
         sample: Callable[[Done], Groups],
         clock: Stopwatch,
     ) -> list[Rollout]:
-        """What ``sample`` gives, scored as it ends, while others are sampled."""
+        """Score the responses that ``sample`` gives, each as it ends, while others are sampled."""
         n = sampling.n
 
         def read(place: int, completion: Completion) -> tuple[Problem, str, Completion]:

@@ -88,7 +88,7 @@ class Drawing:
                 )
 
     def of_step(self, step: int, position: int, rank: int = 0, ranks: int = 1) -> Drawn:
-        """What a rank has of a step's problems, which begin at ``position``."""
+        """A rank's share of the problems of a step, which begin at ``position``."""
         problems, ends = zip(*islice(self.problems(position), self.count), strict=True)
         share = self.count // ranks
         return Drawn(step, list(problems[rank * share :][:share]), rank * share, ends[-1])

@@ -206,7 +206,7 @@ def _products(found: Gathered) -> Tensor:
 def _of_rank(
     passes: Sequence[Pass], groups: Sequence[int] | None, columns: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
-    """What a rank has seen of its own sequences."""
+    """Collect what this rank has seen of its own sequences."""
     if not passes:
         raise UnmeasuredError("no backward pass has been seen", "call step() after loss.backward()")
     counts = [one.count for one in passes]
@@ -242,7 +242,7 @@ def _joined(parts: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor:
 
 
 def _of_ranks(own: dict[str, Any] | UnmeasuredError) -> list[dict[str, Any]]:
-    """What every rank has to say; raises what one of them refuses."""
+    """Gather what every rank has to say, and raise what one of them refuses."""
     everybodys: list[Any] = [own]
     if dist.is_available() and dist.is_initialized():
         everybodys *= dist.get_world_size()

@@ -73,6 +73,7 @@ class StepRecord:
         estimated: whether norms of groups and alignments are unbiased estimates from random projections; all other
             numbers are exact.
         plain: whether it was ``−η ĝ``, as under SGD without momentum.
+        age: steps since the weights that its responses were sampled with, where they are meant to be old.
         layers: share of each layer in ``Σ_i ‖g_i‖²``, by its name.
     """
 
@@ -85,6 +86,7 @@ class StepRecord:
     turn: float | None = None
     estimated: bool = False
     plain: bool = False
+    age: int = 0
     layers: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -214,14 +214,18 @@ class Pass:
     def _sketch(self, p: Tensor) -> Sketch:
         return Sketch(p.shape, self.size, self.seed, self.names[p], self.device)
 
-    def _axis(self, name: str, module: nn.Module, x: Tensor, trailing: int, whole: bool = False) -> int:
-        """Of tokens, in what a layer is given; ``whole``: all else in it but the trailing axes is of them, too."""
+    def _axis(self, name: str, module: nn.Module, x: Tensor, trailing: int) -> int:
+        """The axis of tokens in what a layer is given."""
         axis = token_axis(module, x.shape, self.rows, trailing)
-        if axis is None or (whole and x.shape[: x.ndim - trailing].numel() != self.rows.numel()):
-            problem = f"layer {name!r} ({type(module).__name__}) is given {list(x.shape)}: not one row a token"
-            fix = "freeze it, or give the model position_ids of all tokens" if trailing == 0 else "freeze it"
-            raise UnmeasuredError(problem, fix)
+        if axis is None:
+            raise self._misshapen(name, module, x)
         return axis
+
+    def _misshapen(self, name: str, module: nn.Module, x: Tensor) -> UnmeasuredError:
+        problem = f"layer {name!r} ({type(module).__name__}) is given {list(x.shape)}: not one row a token"
+        positions = isinstance(module, nn.Embedding)
+        fix = "freeze it, or give the model position_ids of all tokens" if positions else "freeze it"
+        return UnmeasuredError(problem, fix)
 
     @property
     def _all(self) -> list[Segments]:
@@ -229,7 +233,9 @@ class Pass:
 
     def _checked(self, name: str, module: nn.Module, x: Tensor, trailing: int) -> list[Segments]:
         """The sequences, and groups, of the rows that a layer is given, one a token."""
-        self._axis(name, module, x, trailing, whole=True)
+        self._axis(name, module, x, trailing)
+        if x.shape[: x.ndim - trailing].numel() != self.rows.numel():
+            raise self._misshapen(name, module, x)
         return self._all
 
     def _of_head(self, name: str, x: Tensor) -> list[Segments]:
