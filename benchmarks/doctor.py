@@ -1,6 +1,6 @@
 """Whether the doctor finds what ails a run: twelve faults planted in runs of experiment=pocket, beside healthy ones.
 
-    python benchmarks/doctor.py [--quick] [--seeds 10] [--healthy 20] [--kept]
+    python benchmarks/doctor.py [--quick] [--seeds 10] [--healthy 20] [--jobs 1] [--kept]
 
 Each run keeps its statistics in .cache/doctor and is not repeated; ``--kept`` looks at those that are there and trains
 none. A fault is found where the doctor's first finding is the one that belongs to it. Beside it is a plain threshold:
@@ -12,8 +12,10 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -221,6 +223,7 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=10, help="runs with each fault")
     options.add_argument("--healthy", type=int, default=20, help="runs without any")
     options.add_argument("--kept", action="store_true", help="train nothing")
+    options.add_argument("--jobs", type=int, default=1, help="runs at once, each on a core")
     asked = options.parse_args()
     if asked.quick:
         with tempfile.TemporaryDirectory() as name:
@@ -230,6 +233,11 @@ def main() -> None:
         name: [seed for seed in range(FRESH, FRESH + many) if not asked.kept or path_of(name, seed, CACHE).exists()]
         for name, many in wanted.items()
     }
+    if asked.jobs > 1:
+        with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
+            made = [pool.submit(steps_of, name, seed, CACHE, STEPS) for name, seeds in runs.items() for seed in seeds]
+            for one in made:
+                one.result()
     return examine("doctor", runs, CACHE, STEPS)
 
 

@@ -1,6 +1,6 @@
 """What a GPU really does: self-check, norms, updates, the engine and a step measured, predictions beside them.
 
-    python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates profile engine step run trl]
+    python benchmarks/gpu.py [--quick] [--parts selfcheck passes demo norms updates profile engine step run trl watched]
 
 Each part is a process of its own with a limit of time, so that one failure costs one part: its figures up to there
 stay, beside the last line of its error, and the command ends with status 1; all that a part has said is in
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from figures import ROOT, Figure, parser, write
+from figures import ROOT, Estimate, Figure, parser, write
 
 from oblr.run.provenance import revision, versions
 
@@ -44,6 +44,11 @@ class OfPart(Figure):
     """A figure and the part that it is of."""
 
     part: str = ""
+
+
+@dataclass(frozen=True)
+class EstimateOfPart(OfPart, Estimate):
+    """One with its interval."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +87,11 @@ PARTS = {
     "step": Part("gpu_step", COLD),
     "run": Part("gpu_run", COLD, ("4B",)),  # writes a policy of 8 GB down, too
     "trl": Part("gpu_trl", COLD),
+    "watched": Part("watched", LIMIT),
 }
 #: Quick forms, and those that need no engine; of the others one would show what these do.
 ALONE = ("selfcheck-4B", "selfcheck-pocket", "passes", "norms", "updates-4B-512", "profile-512")
-QUICK = (*ALONE, "engine-pocket", "demo", "step", "run", "trl")
+QUICK = (*ALONE, "engine-pocket", "demo", "step", "run", "trl", "watched")
 
 
 def chosen(wanted: list[str] | None, quick: bool) -> list[str]:
@@ -144,7 +150,11 @@ def newest(result: Path, journal: Path, device: str) -> list[dict[str, Any]]:
 def put_together(result: Path, journal: Path, device: str) -> None:
     """The table and the result, of all parts that have been measured on this device."""
     rows = newest(result, journal, device)
-    figures = [OfPart(**figure | {"part": row["part"]}) for row in rows for figure in row["figures"]]
+    figures = [
+        (EstimateOfPart if "low" in figure else OfPart)(**figure | {"part": row["part"]})
+        for row in rows
+        for figure in row["figures"]
+    ]
     kept = ("part", "seconds", "notes", "missing", "error", "revision", "versions")
     write(result.stem, figures, device=device, parts=[{key: row[key] for key in kept} for row in rows])
 

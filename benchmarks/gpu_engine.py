@@ -42,24 +42,25 @@ class Pair:
     """A policy and its engine in one process, as in training.
 
     Attributes:
+        size: ``pocket``, or one of Qwen3's.
         mixed: whether the policy computes in bfloat16, as then the engine does.
         longest: tokens of prompt and response.
     """
 
-    model: str
+    size: str
     longest: int
     eager: bool = False
     mixed: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.mixed = self.model != "pocket"
+        self.mixed = self.size != "pocket"
         if self.mixed:
-            lm, folder = random_policy(self.model)
+            lm, folder = random_policy(self.size)
         else:
             lm, folder = load_model(str(POCKET), "float32", SDPA).to(DEVICE), POCKET
             if GPU:
                 fuse(lm)
-        self.config, self.model = lm.config, PolicyModel(lm, 1.0)
+        self.config, self.scorer = lm.config, PolicyModel(lm, 1.0)
         self.engine = VLLMEngine(str(folder), self.dtype, self.longest, enforce_eager=self.eager)
 
     @property
@@ -68,7 +69,7 @@ class Pair:
 
     def sync(self, version: int) -> None:
         """All weights sent, then some numbers of each read back and compared."""
-        noted = NotedWeights(self.model.weights(getattr(torch, self.dtype)), self.dtype, 0, version)
+        noted = NotedWeights(self.scorer.weights(getattr(torch, self.dtype)), self.dtype, 0, version)
         self.engine.sync(noted, version)
         noted.compare(self.engine.read(noted.blocks))
 
@@ -88,7 +89,7 @@ class Pair:
         """``|log π − log μ|`` of every response token."""
         packed = pack(rollouts).to(DEVICE)
         with torch.no_grad(), autocast(self.mixed):
-            return (self.model(packed).logprobs - packed.behaviour_logprobs).abs()
+            return (self.scorer(packed).logprobs - packed.behaviour_logprobs).abs()
 
 
 def measure(quick: bool, model: str, graphs: str) -> Iterator[Figure | str]:

@@ -172,10 +172,10 @@ def typed(folder: Path, *overrides: str) -> dict[str, Sequence[float]]:
 
 
 @cache
-def engine(experiment: str) -> KeptEngine:
-    """This process's engine of a task."""
+def engine(experiment: str, name: str) -> KeptEngine:
+    """This process's engine of that name for a task."""
     cfg = composed(["paths.output_dir=unused"], experiment)
-    return KeptEngine(hydra.utils.instantiate(cfg.rollout.engines[cfg.rollout.engine])())
+    return KeptEngine(hydra.utils.instantiate(cfg.rollout.engines[name])())
 
 
 def train(overrides: Sequence[str], experiment: str, every: int, norms_every: int) -> Record:
@@ -204,7 +204,7 @@ def observed(
             tokenizer = load_tokenizer(cfg.policy.path)
             told = {"tokenizer": tokenizer, "end_ids": end_tokens(cfg.policy.path, tokenizer)}
             data = hydra.utils.instantiate(cfg.rollout, **told, _convert_="all")
-            data.engine, data.weights, data.clock = engine(experiment), policy.weights, policy.clock
+            data.engine, data.weights, data.clock = engine(experiment, cfg.rollout.engine), policy.weights, policy.clock
             data.greedy = policy.baseline.needs_greedy
             change(policy, data)
             L.seed_everything(cfg.seed)

@@ -132,17 +132,19 @@ class Place:
 
 
 def place_of(batch: RolloutBatch, model: PolicyModel) -> Place:
+    """What a batch of these responses is to the policy, measured on its device."""
     found: dict[str, list[Tensor]] = {"exact": [], "logit": [], "engine": []}
+    device = next(model.parameters()).device
     for start in range(0, len(batch.rollouts), TOGETHER):
-        packed = pack(batch.rollouts[start : start + TOGETHER])
+        packed = pack(batch.rollouts[start : start + TOGETHER]).to(device)
         for tier in ("exact", "logit"):
             found[tier].append(GradNorms(tier).first_pass(model, model.lm, packed)[1])
         missing = (1 - packed.behaviour_logprobs.double().exp()).square()
         ids = packed.target_segments.ids
-        found["engine"].append(torch.zeros(int(ids.max()) + 1, dtype=torch.float64).index_add(0, ids, missing))
+        found["engine"].append(torch.zeros(int(ids.max()) + 1).to(missing).index_add(0, ids, missing))
 
     def grouped(values: Tensor) -> Tensor:
-        return values.double().view(batch.n_groups, -1, SIZE).transpose(0, 1)
+        return values.double().cpu().view(batch.n_groups, -1, SIZE).transpose(0, 1)
 
     exact, *proxies = (grouped(torch.cat(values)) for values in found.values())
     return Place(
