@@ -7,6 +7,7 @@ sampled at once as make both take about as long. Each round has a run without ``
 2, in turn; a run's time is the median of its steps, after those at its start that are not like the others. Ratios are
 paired, round by round. Then the same with a reward that sleeps, which makes all responses of a step take as long as its
 update: no processor works meanwhile, so this is what waiting costs. Two cores, or the processes take each other's.
+For H100s the plan tells: Qwen3-8B by ``experiment=oblr_qwen3_8b``, half of 8 and of 16 GPUs for the server.
 ``--quick``: a round of a few small steps.
 """
 
@@ -22,12 +23,16 @@ import hydra
 import lightning as L
 import torch
 from figures import Figure, asked_to_be_quick, median_ratio, write
+from hydra.types import RunMode
 from lightning import Trainer
 from training import KeptEngine, composed
 
 from callbacks.observer import Observer
 from oblr.batch.types import StepStatistics
+from oblr.commands.compose import composer
+from oblr.commands.plan import draft
 from oblr.data.ends import end_tokens
+from oblr.plan.roofline import GPUS
 from oblr.policy.loading import load_tokenizer
 from oblr.policy.step import PolicyModule
 from oblr.run.terminal import quiet_terminal
@@ -87,6 +92,21 @@ def rounds(
         yield {ahead: found[ahead] for ahead in AHEAD}
 
 
+def predicted() -> Iterator[Figure]:
+    """Seconds of a step by the plan, with and without, where as many GPUs serve as train."""
+    with composer() as compose:
+        for half in (4, 8):
+            serving = ",".join(str(half + gpu) for gpu in range(half))
+            apart = f"trainer.devices={half}", "rollout.engine=server", f"rollout.engines.server.gpus='{serving}'"
+            steps = {}
+            for ahead in (0, 1):
+                overrides = ["experiment=oblr_qwen3_8b", *apart, f"rollout.ahead={ahead}", "paths.output_dir=unused"]
+                steps[ahead] = draft(compose("train", overrides, RunMode.RUN), GPUS["h100"]).duration.step
+            name = f"Qwen3-8B on {half} + {half} H100s, predicted"
+            yield Figure(f"{name}: step without", steps[0], "s")
+            yield Figure(f"{name}: step with ahead=1 / without", steps[1] / steps[0], "")
+
+
 def main() -> None:
     quick = asked_to_be_quick(__doc__)
     sys.path.insert(0, str(Path(__file__).parent))
@@ -94,7 +114,7 @@ def main() -> None:
     torch.set_num_threads(1)
     count, steps = (1, FIRST + 1) if quick else (11, FIRST + 12)
     overrides = ("rollout.prompts_per_step=4",) if quick else ()
-    figures, kept = [], {}
+    figures, kept = list(predicted()), {}
     with tempfile.TemporaryDirectory() as name:
         at_once = "rollout.engines.server.max_num_seqs=32"
         cfg = composed([*BASE, *overrides, at_once, f"paths.output_dir={name}"])

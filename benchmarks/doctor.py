@@ -199,15 +199,25 @@ def path_of(name: str, seed: int, folder: Path) -> Path:
 
 def steps_of(name: str, seed: int, folder: Path, count: int) -> list[StepRecord]:
     """Of the run of so many steps with this fault, which is trained if it has not been."""
-    fault, path = FAULTS.get(name, Fault("")), path_of(name, seed, folder)
+    fault = FAULTS.get(name, Fault(""))
+    overrides = [*BASE, f"steps={count}", f"seed={seed}", *fault.overrides]
+    return kept(path_of(name, seed, folder), overrides, "pocket", lambda policy, data: fault.change(policy, data, seed))
+
+
+def kept(
+    path: Path,
+    overrides: Sequence[str],
+    experiment: str,
+    change: Callable[[PolicyModule, RolloutDataModule], None] = lambda policy, data: None,
+) -> list[StepRecord]:
+    """The steps of a run, which is trained if its statistics are not at ``path``."""
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         part, start = path.with_suffix(".part"), time.time()
         part.unlink(missing_ok=True)
-        overrides = [*BASE, f"steps={count}", f"seed={seed}", *fault.overrides]
-        observed(overrides, Kept(part), "pocket", lambda policy, data: fault.change(policy, data, seed))
+        observed(overrides, Kept(part), experiment, change)
         part.rename(path)
-        print(f"{name}, seed {seed}: {time.time() - start:.0f} s", flush=True)
+        print(f"{path.stem}: {time.time() - start:.0f} s", flush=True)
     with path.open(encoding="utf-8") as lines:
         return list(read(lines))
 

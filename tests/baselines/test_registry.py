@@ -7,7 +7,7 @@ import torch
 from baseline_steps import G, N, as_lists, baseline, draw
 from conftest import ROOT
 
-from oblr.baselines.base import live_groups, takes_equal_rewards
+from oblr.baselines.base import live_groups, live_though_equal
 from oblr.baselines.gradient_weighted import PRIORS
 
 
@@ -149,8 +149,10 @@ def test_which_groups_are_live(name):
 
 
 def test_who_takes_groups_of_equal_rewards():
-    """A plan reckons with all groups then."""
-    taking = {name for name, *_ in LOOPS if takes_equal_rewards(baseline(name))}
+    """A plan reckons with all groups then, and none may be replaced."""
+    taking = {name for name, *_ in LOOPS if live_though_equal(baseline(name)).all()}
     assert taking == {"adaptive", "batch_mean", "history", "shrinkage", "value"}
+    sometimes = {name for name, *_ in LOOPS if live_though_equal(baseline(name)).any()}
+    assert sometimes == taking | {"none", "remax"}
     for prior in PRIORS:
-        assert takes_equal_rewards(baseline("gradient_weighted", prior=prior))
+        assert live_though_equal(baseline("gradient_weighted", prior=prior)).all()

@@ -45,6 +45,8 @@ from oblr.run.checkpoint import save
         (["trainer.devices=2"], "trainer.devices", ["one rank", "use trainer=ddp"]),
         (["trainer.num_nodes=2"], "trainer.devices", ["one rank"]),
         (["trainer=ddp", "trainer.devices=2", "trainer.strategy.replicas=2"], "trainer.strategy.replicas", []),
+        (["rollout.refill=1", "baseline=none"], "rollout.refill", ["NoBaseline gives them one"]),
+        (["rollout.refill=1", "kl=k3"], "rollout.refill", ["a KL penalty has one"]),
         (["rollout.max_new_tokens=125"], "rollout.max_model_len", ["exceeds 128"]),
         (["rollout.max_model_len=1000"], "rollout.max_model_len", ["context of 256"]),
         (["rollout.engine=sglang"], "rollout.engine", ["sglang"]),

@@ -20,3 +20,12 @@ class Gated:
         while not self.gate.exists():
             time.sleep(0.01)
         return 1.0
+
+
+def of_some(problem, text, completion):
+    """Of one problem in three it differs from response to response; no other is ever solved."""
+    return float(completion.token_ids[0] % 2) if solvable(problem.id) else 0.0
+
+
+def solvable(name: str) -> bool:
+    return sum(map(ord, name)) % 3 == 0

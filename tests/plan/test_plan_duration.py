@@ -1,5 +1,6 @@
 """How long a step takes, worked out by hand on a processor of round numbers; and what no way of counting may change."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -31,14 +32,15 @@ BATCH = Batch(groups=4, group_size=2, longest=10, response=6)
 USUAL = Usual(prompt=3, response=5, live=0.5)  # two groups of two sequences of 8
 RANKS = World(ranks=4)
 SERVING = Serving(weights=25, kv_token=1, sequences=4)
+SHARED = replace(SERVING, ranks=2, devices=2)
 PARAMETERS = 50
 
 
-def make(world=RANKS, work=None, token_budget=16, **moved):
+def make(world=RANKS, work=None, token_budget=16, serving=SERVING, ahead=False, **moved):
     work = work or Work({FORWARD: 4, BACKWARD: 3}, {Sync("backward", "", "item"): 1})
     resident, moved = Bytes(weights=40), Bytes({"all-gather": 30, "all-reduce": 20} | moved)
     update = Update(Bytes(), resident, Bytes(), moved, Bytes(weights=50), work, Work({STEP: 2, BETWEEN: 1}))
-    return duration(CONFIG, world, BATCH, USUAL, update, token_budget, SERVING, PARAMETERS, SPEED, steps=10)
+    return duration(CONFIG, world, BATCH, USUAL, update, token_budget, serving, PARAMETERS, SPEED, 10, ahead)
 
 
 def test_a_step_by_hand():
@@ -63,6 +65,26 @@ def test_a_step_by_hand():
     assert found.mfu == pytest.approx(2 * one / 31 / 1000)
     assert found.step == pytest.approx(sum(found.phases.values()))
     assert found.hours == pytest.approx(found.step * 10 * 4 / 3600)
+
+
+@pytest.mark.parametrize("sequences", [4, 2000])
+def test_what_is_sampled_while_the_policy_trains_takes_as_long_as_the_longer_of_both(sequences):
+    """In turn an engine of many at once is the shorter, and the one that takes longer than the update."""
+    serving = replace(SERVING, sequences=sequences, weights=25 if sequences == 4 else 0.01)
+    alone, beside = make(serving=serving), make(serving=serving, ahead=True)
+    phases = beside.phases
+    assert phases == alone.phases
+    sampled, trained = phases["prefill"] + phases["decode"], phases["update"] + phases["optimizer"]
+    assert beside.step == pytest.approx(phases["sync"] + phases["check"] + max(sampled, trained))
+    assert beside.step == pytest.approx(alone.step - beside.at_once)
+
+
+def test_an_engine_with_devices_of_its_own():
+    """It samples for all that share it, one after the other; its devices count for the whole run."""
+    own, shared = (rollouts(CONFIG, BATCH, USUAL, one, PARAMETERS, SPEED) for one in (SERVING, SHARED))
+    assert shared == pytest.approx({phase: 2 * seconds for phase, seconds in own.items()})
+    found = make(serving=SHARED)
+    assert (found.devices, found.hours) == (6, pytest.approx(found.step * 10 * 6 / 3600))
 
 
 def test_what_travels_longer_than_is_computed_is_waited_for():

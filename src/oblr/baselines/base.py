@@ -142,11 +142,11 @@ def batch_live(groups: Groups) -> Tensor:
     return torch.full((len(groups.rewards),), bool((step != step.flatten()[0]).any()))
 
 
-def takes_equal_rewards(baseline: Baseline) -> bool:
-    """Whether groups whose rewards are all equal take part, in a step whose groups differ."""
+def live_though_equal(baseline: Baseline) -> Tensor:
+    """Whether groups whose rewards are all 0, all 1, and all 0 take part in their step, bool [3]."""
     groups = _drawn(3, 2, 0)
     rewards = torch.tensor([0.0, 1.0, 0.0])[:, None].expand(3, 2)
-    return bool(baseline.live(replace(groups, rewards=rewards, step_rewards=rewards)).all())
+    return baseline.live(replace(groups, rewards=rewards, step_rewards=rewards))
 
 
 def ever_moves(baseline: Baseline, prompts: int, size: int) -> bool:

@@ -8,7 +8,8 @@ A *group* is the G responses to one prompt; a batch lists its sequences group by
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, NamedTuple, get_origin, get_type_hints
 
@@ -68,6 +69,7 @@ class RolloutBatch:
         age: steps that the policy has taken since it had these weights.
         probe: responses of the policy as it is now, where the rollouts are not; nothing is learnt from them.
         unpaid: problems that no response can be paid for.
+        refilled: groups of all ranks whose place others have taken; None where none may.
     """
 
     rollouts: list[Rollout]
@@ -77,10 +79,25 @@ class RolloutBatch:
     age: int = 0
     probe: list[Rollout] = field(default_factory=list)
     unpaid: int = 0
+    refilled: int | None = None
 
     @property
     def n_groups(self) -> int:
         return len(self.rollouts) // self.group_size
+
+    @property
+    def agreeing(self) -> list[int]:
+        """The groups whose rewards are all equal."""
+        return (self.rewards == self.rewards[:, :1]).all(1).nonzero()[:, 0].tolist()
+
+    def refilled_with(self, others: "RolloutBatch", groups: Sequence[int]) -> "RolloutBatch":
+        """With those of another batch in place of these groups."""
+        rollouts, greedy = list(self.rollouts), self.greedy_rewards
+        for place, q in enumerate(groups):
+            rollouts[q * self.group_size : (q + 1) * self.group_size] = others.group(place)
+        if greedy is not None and others.greedy_rewards is not None:
+            greedy = greedy.index_copy(0, torch.tensor(groups, dtype=torch.int64), others.greedy_rewards)
+        return replace(self, rollouts=rollouts, greedy_rewards=greedy, unpaid=self.unpaid + others.unpaid)
 
     @property
     def fresh(self) -> list[Rollout]:
@@ -191,11 +208,13 @@ class Moments:
         n_groups: N, dead groups included (their ``g_q`` is 0).
         mean_square: ``M1 = ‖(1/N) Σ_q g_q‖²``.
         square_mean: ``M2 = (1/N) Σ_q ‖g_q‖²``.
+        fresh: share of the responses that counts as if all were of the policy as it is.
     """
 
     n_groups: int
     mean_square: float
     square_mean: float
+    fresh: float = 1.0
 
     @property
     def finite(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
-from oblr.baselines.base import Baseline, ever_moves
+from oblr.baselines.base import Baseline, ever_moves, live_though_equal
 from oblr.batch.types import ResponseTokens
 from oblr.errors import SettingError
 from oblr.losses.base import Surrogate
@@ -264,6 +264,17 @@ def check_replicas(replicas: int, devices: Any, num_nodes: int) -> None:
             "trainer.strategy.replicas",
             f"{ranks} ranks are not {replicas} copies of as many shards each, of two at least",
             "use a smaller divisor of trainer.devices × trainer.num_nodes, or trainer=ddp for whole copies",
+        )
+
+
+def check_refill(times: int, policy: PolicyModule) -> None:
+    """Whether groups whose rewards agree have no gradient, so that others may take their place."""
+    learns = "a KL penalty has one" if policy.kl is not None else f"{type(policy.baseline).__name__} gives them one"
+    if times and (policy.kl is not None or live_though_equal(policy.baseline).any()):
+        raise SettingError(
+            "rollout.refill",
+            f"groups of equal rewards would be replaced as if they had no gradient, and {learns}",
+            "use rollout.refill=0, or a baseline of the group alone, such as baseline=rloo, without a penalty",
         )
 
 

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from transformers import PretrainedConfig
 
-from oblr.baselines.base import takes_equal_rewards
+from oblr.baselines.base import live_though_equal
 from oblr.commands.checks import (
     check_batch,
     check_engine,
@@ -115,7 +115,7 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
     ranks = count_ranks(cfg.trainer.devices, cfg.trainer.num_nodes)
     config = planned_config(cfg)
     policy = hydra.utils.instantiate(cfg.policy, _convert_="all")
-    if policy.penalises_tokens or takes_equal_rewards(policy.baseline):
+    if policy.penalises_tokens or live_though_equal(policy.baseline).all():
         sequences = replace(sequences, live=1.0)
     check_batch(
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
@@ -148,6 +148,7 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
         speed,
         sequences,
         cfg.steps,
+        rollout.ahead,
     )
 
 

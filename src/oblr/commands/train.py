@@ -28,6 +28,7 @@ from oblr.commands.checks import (
     check_machine,
     check_model,
     check_policy,
+    check_refill,
     check_replicas,
     check_served,
     find_checkpoint,
@@ -114,6 +115,7 @@ def main(cfg: DictConfig) -> None:
         cfg.trainer.devices,
         cfg.trainer.num_nodes,
     )
+    check_refill(cfg.rollout.refill, policy)
     dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
     check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)
     datamodule.try_out()

@@ -128,6 +128,7 @@ def dead_groups(steps: Sequence[StepRecord]) -> Finding | None:
         f"{percent(found.value)} [{percent(found.low)}, {percent(found.high)}] of {len(groups)} groups have equal "
         f"rewards below the best, {best:g}",
         "certain",
-        "data.difficulty.low=0.1, with pass rates from src/eval.py; or see whether these answers can be paid at all",
+        "rollout.refill=2, or data.difficulty.low=0.1 with pass rates from src/eval.py; or see whether these answers "
+        "can be paid at all",
         "filter train_dataset by the share that the policy solves; num_generations=16 finds rarer successes",
     )

@@ -51,12 +51,16 @@ class Serving:
         weights, kv_token: bytes on a rank.
         sequences: that it decodes at once.
         graphs: whether CUDA graphs replay a pass.
+        ranks: whose prompts it samples.
+        devices: of all engines that are not the trainer's own.
     """
 
     weights: float
     kv_token: float
     sequences: int
     graphs: bool = False
+    ranks: float = 1.0
+    devices: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,9 @@ class Duration:
         eager: seconds that the engine takes for want of CUDA graphs.
         tokens: response tokens of a step, of all ranks.
         mfu: of the update.
-        ranks: devices.  steps: of the run.
+        devices: of trainer and engines.  steps: of the run.
         processor: its name.
+        at_once: seconds in which the engine samples while the policy trains.
     """
 
     phases: dict[str, float]
@@ -78,18 +83,19 @@ class Duration:
     eager: float
     tokens: int
     mfu: float
-    ranks: int
+    devices: int
     steps: int
     processor: str
+    at_once: float = 0.0
 
     @property
     def step(self) -> float:
-        return sum(self.phases.values())
+        return sum(self.phases.values()) - self.at_once
 
     @property
     def hours(self) -> float:
         """Of all devices, for the whole run."""
-        return self.step * self.steps * self.ranks / 3600
+        return self.step * self.steps * self.devices / 3600
 
 
 def duration(
@@ -103,6 +109,7 @@ def duration(
     parameters: int,
     speed: Speed,
     steps: int,
+    ahead: bool = False,
 ) -> Duration:
     """The duration of a step, from what an update of it was counted to do.
 
@@ -110,6 +117,7 @@ def duration(
         batch: all groups of the rank.
         update: of ``usual.of(batch)``.
         parameters: numbers in the policy.
+        ahead: whether the engine samples while the policy trains.
     """
     live = usual.of(batch)
     lengths = next(iter(live.split(token_budget)), live.full(token_budget))
@@ -136,19 +144,22 @@ def duration(
     tokens = batch.groups * batch.group_size * usual.response * world.ranks
     parts = {phase: seconds * micro_batches for phase, seconds in work.phases.items()}
     eager = generating["decode"] - replayed["decode"]
-    return Duration(phases, parts, eager, tokens, flops / phases["update"] / speed.peak, world.ranks, steps, speed.name)
+    mfu, devices = flops / phases["update"] / speed.peak, world.ranks + serving.devices
+    at_once = min(sum(generating.values()), phases["update"] + optimizer) if ahead else 0.0
+    return Duration(phases, parts, eager, tokens, mfu, devices, steps, speed.name, at_once)
 
 
 def rollouts(
     config: PretrainedConfig, batch: Batch, usual: Usual, serving: Serving, parameters: int, speed: Speed
 ) -> dict[str, float]:
     """Seconds of prefill, where responses to a prompt share its keys and values, and of decoding."""
-    sequences = batch.groups * batch.group_size
+    groups = batch.groups * serving.ranks
+    sequences = groups * batch.group_size
     at_once = max(1, min(sequences, serving.sequences))
     passes = usual.response * sequences / at_once
     kept = at_once * (usual.prompt + usual.response / 2)
     decoding = passes * engine_pass(config, serving, parameters, speed, at_once, at_once, kept)
-    prefill = 2 * parameters * batch.groups * usual.prompt / (speed.peak * speed.products)
+    prefill = 2 * parameters * groups * usual.prompt / (speed.peak * speed.products)
     return {"prefill": prefill, "decode": decoding}
 
 

@@ -125,6 +125,7 @@ class Draft:
         speed: of a rank's device.
         usual: the sequences that time is reckoned with; memory is with the longest.
         steps: of the run.
+        ahead: steps whose rollouts are under way while the policy trains.
     """
 
     policy: PolicyModule
@@ -136,6 +137,7 @@ class Draft:
     speed: Speed
     usual: Usual
     steps: int
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         policy, world = self.policy, self.world
@@ -167,11 +169,14 @@ class Draft:
 
     @cached_property
     def duration(self) -> Duration:
-        cache = self.generating["KV cache"]
-        serving = engine_speed(self.engine, self.config, self.parameters, cache, self.kv_token, self.usual, self.device)
+        cache, ranks = self.generating["KV cache"], self.world.ranks
+        serving = engine_speed(
+            *(self.engine, self.config, self.parameters, cache, self.kv_token, self.usual, self.device, ranks)
+        )
+        shared = self.device.gpu and getattr(self.engine, "shares_gpu", True)
         return duration(
             *(self.config, self.world, self.batch, self.usual, self.timed, self.policy.token_budget, serving),
-            *(self.parameters, self.speed, self.steps),
+            *(self.parameters, self.speed, self.steps, self.ahead > 0 and not shared),
         )
 
     def plan(self) -> Plan:
@@ -254,16 +259,25 @@ def engine_speed(
     kv_token: int,
     usual: Usual,
     device: Device,
+    ranks: int,
 ) -> Serving:
-    """How fast an engine samples; one elsewhere, which tells less, has room for what vLLM samples at once."""
+    """How fast an engine samples; one elsewhere, which tells less, has room for what vLLM samples at once.
+
+    A server that the run starts on GPUs of its own has a copy on each, or on each group of them; of one that runs
+    already as many copies are reckoned with as there are ranks.
+    """
     itemsize = getattr(torch, getattr(engine, "dtype", "bfloat16")).itemsize
-    ranks = getattr(engine, "tensor_parallel_size", 1)
+    parallel = getattr(engine, "tensor_parallel_size", 1)
+    copies = engine.copies if isinstance(engine, ServerEngine) and engine.own and not engine.shares_gpu else 0
     if not kv_token:
         kv_token = _kv_token(config, itemsize)
         cache = FEWER_SEQUENCES * usual.length * kv_token
     at_once = min(sampled_at_once(engine, device), int(cache / kv_token / usual.length))
     graphs = not getattr(engine, "enforce_eager", True)
-    return Serving(parameters * itemsize / ranks, kv_token, max(1, at_once // ranks), graphs)
+    share = ranks / copies if copies else 1.0
+    return Serving(
+        parameters * itemsize / parallel, kv_token, max(1, at_once // parallel), graphs, share, copies * parallel
+    )
 
 
 def _kv_token(config: PretrainedConfig, itemsize: int) -> int:

@@ -75,6 +75,8 @@ def time_table(plan: Plan) -> Table:
     for phase, seconds in duration.phases.items():
         table.add_row(phase, f"{seconds:.3g}")
     table.add_section()
+    if duration.at_once:
+        table.add_row("sampled while the policy trains", f"−{duration.at_once:.3g}")
     table.add_row("total", f"{duration.step:.3g}")
     return table
 

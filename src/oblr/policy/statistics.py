@@ -56,4 +56,5 @@ def tags(stats: StepStatistics) -> dict[str, float]:
         "rollout/age": float(stats.batch.age),
         "rollout/ess": stats.effective_sample_size,
         "rollout/length": stats.lengths.float().mean().item(),
+        **({} if stats.batch.refilled is None else {"rollout/refilled": float(stats.batch.refilled)}),
     }

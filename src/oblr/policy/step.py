@@ -251,7 +251,8 @@ class PolicyModule(LogsOnce):
         if fresh:
             stats.refused |= self.drops.judge(stats, self.current_epoch)
         if not stats.refused:
-            stats.lr = self.schedule(moments, self.current_epoch)  # η_t
+            fresh_share = stats.effective_sample_size if stats.live.any() else 1.0
+            stats.lr = self.schedule(replace(moments, fresh=fresh_share), self.current_epoch)  # η_t
         if not stats.refused and moments.square_mean > 0:
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = stats.lr

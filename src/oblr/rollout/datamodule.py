@@ -64,6 +64,8 @@ class RolloutDataModule(L.LightningDataModule):
         sync_timeout: longest that new weights may take from the policy to the engine, seconds.
         restarts: how often in one step an engine that dies is restarted.
         ahead: steps whose rollouts are under way while the policy trains: they are of weights so many steps old.
+        refill: times that prompts whose responses' rewards agree are replaced by others, in a step (DAPO's dynamic
+            sampling, arXiv 2503.14476).
         reward_pool: makes of the reward the processes that score.
         vocabulary: how many tokens the policy has an embedding of; None: as many as prompts have.
 
@@ -91,6 +93,7 @@ class RolloutDataModule(L.LightningDataModule):
         sync_timeout: Positive = 600.0,
         restarts: Natural = 3,
         ahead: Natural = 0,
+        refill: Natural = 0,
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
         vocabulary: Given[int | None] = None,
     ):
@@ -105,7 +108,13 @@ class RolloutDataModule(L.LightningDataModule):
                 f"{ahead} needs an engine that samples while the policy trains, and {engine} computes in its process",
                 "use rollout.engine=server, or rollout.ahead=0",
             )
-        self.ahead, self.upcoming = ahead, Upcoming()
+        if ahead and refill:
+            raise SettingError(
+                "rollout.refill",
+                f"prompts are drawn {ahead} steps ahead, before it is known which are to be replaced",
+                "use rollout.ahead=0, or rollout.refill=0",
+            )
+        self.ahead, self.upcoming, self.refill = ahead, Upcoming(), refill
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
         self.drawing = Drawing(train, {problem.prompt for problem in self.held_out}, prompts_per_step)
@@ -152,6 +161,8 @@ class RolloutDataModule(L.LightningDataModule):
         if batch is None:
             drawn = self._draw(self.run.current_epoch, self.position)
             batch, self.position = self._sample(drawn), drawn.end
+        if self.refill:
+            batch = self._refilled(batch)
         if self.ahead:
             batch = replace(batch, probe=self._probe(batch) if batch.age else [])
             self._go_ahead()
@@ -166,6 +177,25 @@ class RolloutDataModule(L.LightningDataModule):
             return self.rollouts(problems, self._uses[use], self._seeds(use, drawn))
 
         return self._batch(drawn, self.weight_version, rollouts, self.clock)
+
+    def _refilled(self, batch: RolloutBatch) -> RolloutBatch:
+        """With other prompts in place of those whose responses' rewards agree, and again where those agree. Collective.
+
+        A group that agrees has no gradient under a baseline of its own group, so each place is that of a prompt drawn
+        anew until one has: the mean gradient keeps its direction, and is ``Σ_r d^r`` times as long, r = 0 … refill, if
+        a share d agrees.
+        """
+        step, replaced = self.run.current_epoch, 0
+        for _ in range(self.refill):
+            agreeing = batch.agreeing
+            counts = of_run().objects(len(agreeing))
+            if not any(counts):
+                break
+            before = self.drawing.count + replaced
+            drawn = self.drawing.shared(step, self.position, counts, self.run.global_rank, before)
+            batch, self.position = batch.refilled_with(self._sample(drawn), agreeing), drawn.end
+            replaced += sum(counts)
+        return replace(batch, refilled=replaced)
 
     def _due(self) -> RolloutBatch | None:
         """The first batch under way; None where there is none, or where all are lost with the engine."""

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -89,6 +89,14 @@ class Drawing:
 
     def of_step(self, step: int, position: int, rank: int = 0, ranks: int = 1) -> Drawn:
         """A rank's share of the problems of a step, which begin at ``position``."""
-        problems, ends = zip(*islice(self.problems(position), self.count), strict=True)
-        share = self.count // ranks
-        return Drawn(step, list(problems[rank * share :][:share]), rank * share, ends[-1])
+        return self.shared(step, position, [self.count // ranks] * ranks, rank)
+
+    def shared(self, step: int, position: int, counts: Sequence[int], rank: int = 0, before: int = 0) -> Drawn:
+        """A rank's of the next problems, of which the ranks have so many each.
+
+        Args:
+            before: problems of the step that were drawn before these.
+        """
+        problems, ends = zip(*islice(self.problems(position), sum(counts)), strict=True)
+        first = sum(counts[:rank])
+        return Drawn(step, list(problems[first:][: counts[rank]]), before + first, ends[-1])
