@@ -117,7 +117,7 @@ smollm2: $(STAMP)
 	$(PY) benchmarks/smollm2.py
 
 bench: smollm2 chromium bubblewrap
-	for name in confinement gradnorm lora selfcheck models step ranks folders observers page plan step_time watched roofline demo eval first_hour overlap ahead preemption resumed doctor; do $(PY) benchmarks/$$name.py || exit 1; done
+	for name in confinement gradnorm lora selfcheck models step ranks folders observers page plan step_time watched roofline demo eval first_hour overlap ahead preemption resumed doctor doctor_trl; do $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) benchmarks/roofline.py --calibration
 ifdef BENCHMARKS_DIR
 	$(PY) benchmarks/rewards.py --benchmarks-dir $(BENCHMARKS_DIR)
@@ -125,7 +125,7 @@ endif
 	$(PY) benchmarks/measured.py
 
 studies: smollm2
-	for name in bounds horizon estimators tasks tiers ratios second_update results along recomputed overshoot lost history prior; do $(PY) studies/$$name.py || exit 1; done
+	for name in bounds horizon estimators tasks tiers ratios second_update results along recomputed overshoot lost history prior advice; do $(PY) studies/$$name.py || exit 1; done
 	$(PY) benchmarks/measured.py
 
 soak: $(STAMP)

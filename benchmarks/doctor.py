@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from figures import ROOT, Figure, at_least, at_most, parser, write
@@ -30,11 +31,11 @@ from callbacks.observer import Observer
 from callbacks.rollouts import alike
 from oblr.batch.types import ResponseTokens, Rollout, RolloutBatch, StepStatistics
 from oblr.doctor.diagnosis import diagnose
+from oblr.doctor.findings import Finding
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.statistics.log import StepRecord, append, read
 
-CACHE = ROOT / ".cache" / "doctor"
 STEPS = 32
 #: Runs of a fault without which no target is held against them; of healthy ones twice as many.
 JUDGED = 10
@@ -54,13 +55,13 @@ class Fault:
         finding: its name.
         overrides: of the run's settings.
         change: what is altered before the run begins, given its seed.
-        culprit: the response at fault, if there is one: step and place in it, given the seed.
+        culprit: whether a finding names the response at fault, if there is one, given the seed and the steps.
     """
 
     finding: str
     overrides: tuple[str, ...] = ()
     change: Change = lambda policy, data, seed: None
-    culprit: Callable[[int], tuple[int, int]] | None = None
+    culprit: Callable[[Finding, int, Sequence[StepRecord]], bool] | None = None
 
 
 # --- what is planted ------------------------------------------------------------------------------------------------
@@ -85,6 +86,10 @@ def single(seed: int) -> tuple[int, int]:
     """Step and place of the one response that something happens to."""
     draw = random.Random(seed)
     return draw.randrange(STEPS // 2, STEPS - 2), draw.randrange(128)
+
+
+def is_single(finding: Finding, seed: int, steps: Sequence[StepRecord]) -> bool:
+    return (finding.step, finding.response) == single(seed)
 
 
 def hundred(rollouts: list[Rollout], size: int, step: int, seed: int) -> list[Rollout]:
@@ -164,7 +169,7 @@ def scaled(policy: PolicyModule, data: RolloutDataModule, seed: int) -> None:
 LOOSE = ("policy.logprob_gap_mean=1e6", "policy.logprob_gap_p99=1e6")
 FAULTS = {
     "a duplicated response": Fault("duplicates", change=batches(repeated)),
-    "one reward of 100": Fault("odd_reward", change=batches(hundred), culprit=single),
+    "one reward of 100": Fault("odd_reward", change=batches(hundred), culprit=is_single),
     "a reward for the empty answer": Fault("paid_for_nothing", change=batches(paid_for_nothing)),
     "ratio in bfloat16": Fault("coarse_ratio", ("policy.updates_per_batch=2",), coarse),
     "η × 8": Fault("rate_large", ("eta0=0.24",)),
@@ -201,21 +206,20 @@ def steps_of(name: str, seed: int, folder: Path, count: int) -> list[StepRecord]
     """Of the run of so many steps with this fault, which is trained if it has not been."""
     fault = FAULTS.get(name, Fault(""))
     overrides = [*BASE, f"steps={count}", f"seed={seed}", *fault.overrides]
-    return kept(path_of(name, seed, folder), overrides, "pocket", lambda policy, data: fault.change(policy, data, seed))
+
+    def train(part: Path) -> None:
+        observed(overrides, Kept(part), "pocket", lambda policy, data: fault.change(policy, data, seed))
+
+    return kept(path_of(name, seed, folder), train)
 
 
-def kept(
-    path: Path,
-    overrides: Sequence[str],
-    experiment: str,
-    change: Callable[[PolicyModule, RolloutDataModule], None] = lambda policy, data: None,
-) -> list[StepRecord]:
-    """The steps of a run, which is trained if its statistics are not at ``path``."""
+def kept(path: Path, train: Callable[[Path], None]) -> list[StepRecord]:
+    """The steps of a run, which ``train`` writes to a file it is given if they are not at ``path``."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part, start = path.with_suffix(".part"), time.time()
         part.unlink(missing_ok=True)
-        observed(overrides, Kept(part), experiment, change)
+        train(part)
         part.rename(path)
         print(f"{path.stem}: {time.time() - start:.0f} s", flush=True)
     with path.open(encoding="utf-8") as lines:
@@ -228,8 +232,21 @@ def crossed(steps: Sequence[StepRecord]) -> bool:
     return any(lengths[i] > fmean(lengths[:i]) + 3 * stdev(lengths[:i]) for i in range(8, len(lengths)))
 
 
-def main() -> None:
-    options = parser(__doc__)
+def command(
+    doc: str | None,
+    result: str,
+    faults: Mapping[str, Any],
+    steps_of: Callable[[str, int, Path, int], list[StepRecord]],
+    quick: Mapping[str, Sequence[int]],
+    more: Callable[[], Sequence[Figure]] = list,
+) -> None:
+    """What is typed: train the runs of these faults that are missing, and examine all.
+
+    Args:
+        quick: runs of the short form, by fault and seed.
+        more: other figures.
+    """
+    options = parser(doc)
     options.add_argument("--seeds", type=int, default=10, help="runs with each fault")
     options.add_argument("--healthy", type=int, default=20, help="runs without any")
     options.add_argument("--kept", action="store_true", help="train nothing")
@@ -237,33 +254,42 @@ def main() -> None:
     asked = options.parse_args()
     if asked.quick:
         with tempfile.TemporaryDirectory() as name:
-            return examine("doctor-quick", {"N = 2": [1], HEALTHY: [1]}, Path(name), 6)
-    wanted = dict.fromkeys(FAULTS, asked.seeds) | {HEALTHY: asked.healthy}
+            short = partial(steps_of, folder=Path(name), count=6)
+            return examine(f"{result}-quick", quick, faults, short, more())
+    folder = ROOT / ".cache" / result
+    wanted = dict.fromkeys(faults, asked.seeds) | {HEALTHY: asked.healthy}
     runs = {
-        name: [seed for seed in range(FRESH, FRESH + many) if not asked.kept or path_of(name, seed, CACHE).exists()]
+        name: [seed for seed in range(FRESH, FRESH + many) if not asked.kept or path_of(name, seed, folder).exists()]
         for name, many in wanted.items()
     }
+    every = partial(steps_of, folder=folder, count=STEPS)
     if asked.jobs > 1:
-        with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
-            made = [pool.submit(steps_of, name, seed, CACHE, STEPS) for name, seeds in runs.items() for seed in seeds]
+        with ProcessPoolExecutor(asked.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            made = [pool.submit(every, name, seed) for name, seeds in runs.items() for seed in seeds]
             for one in made:
                 one.result()
-    return examine("doctor", runs, CACHE, STEPS)
+    return examine(result, runs, faults, every, more())
 
 
-def examine(result: str, runs: Mapping[str, Sequence[int]], folder: Path, count: int) -> None:
-    """Write what the doctor finds in these runs, by fault and seed, of so many steps each."""
-    figures, culprits, table, false = list[Figure](), list[bool](), list[dict[str, object]](), 0
+def examine(
+    result: str,
+    runs: Mapping[str, Sequence[int]],
+    faults: Mapping[str, Any],
+    steps_of: Callable[[str, int], list[StepRecord]],
+    more: Sequence[Figure] = (),
+) -> None:
+    """Write what the doctor finds in the runs of these faults and seeds, and ``more``."""
+    figures, culprits, table, false = list[Figure](more), list[bool](), list[dict[str, object]](), 0
     for name, seeds in runs.items():
         right, seen = list[bool](), list[bool]()
         for seed in seeds:
-            steps = steps_of(name, seed, folder, count)
-            findings, culprit = diagnose(steps), FAULTS[name].culprit if name in FAULTS else None
+            steps = steps_of(name, seed)
+            findings, culprit = diagnose(steps), faults[name].culprit if name in faults else None
             table.append({"run": name, "seed": seed, "findings": [one.name for one in findings]})
             seen.append(crossed(steps))
-            right.append(name in FAULTS and bool(findings) and findings[0].name == FAULTS[name].finding)
+            right.append(name in faults and bool(findings) and findings[0].name == faults[name].finding)
             if culprit:
-                culprits.append(bool(findings) and (findings[0].step, findings[0].response) == culprit(seed))
+                culprits.append(bool(findings) and culprit(findings[0], seed, steps))
             false += len(findings) if name == HEALTHY else 0
         if name != HEALTHY and seeds:
             first = f"{name}: right finding first", fmean(right), f"of {len(seeds)} runs"
@@ -280,4 +306,4 @@ def examine(result: str, runs: Mapping[str, Sequence[int]], folder: Path, count:
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, "doctor", FAULTS, steps_of, {"N = 2": [1], HEALTHY: [1]})

@@ -24,9 +24,9 @@ from statistics import fmean
 import neighbours  # noqa: F401
 from comparisons import student
 from figures import ROOT, Estimate, Figure, write
-from training import TASKS
+from training import TASKS, observed
 
-from doctor import BASE, kept
+from doctor import BASE, Kept, kept
 from oblr.doctor.diagnosis import diagnose
 from oblr.doctor.findings import rewards
 from oblr.statistics.log import StepRecord
@@ -94,7 +94,8 @@ class Task:
         count = max(self.horizon * STEP // (place.prompts * place.group), 1)
         size = f"rollout.prompts_per_step={place.prompts}", f"rollout.group_size={place.group}"
         rate = "schedule=constant", "baseline=gradient_weighted", f"eta0={place.rate:g}"
-        return kept(path, [*BASE, *size, *rate, f"steps={count}", f"seed={seed}"], self.name)
+        overrides = [*BASE, *size, *rate, f"steps={count}", f"seed={seed}"]
+        return kept(path, lambda part: observed(overrides, Kept(part), self.name))
 
     def followed(self, seed: int) -> list[Place]:
         """The settings that the advice leads through, the last of which is kept."""

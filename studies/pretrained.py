@@ -11,13 +11,14 @@
 
 In bfloat16 beside float32 weights, as large models are trained; transformers samples the responses. Runs and moments
 are kept beside ``studies/results/pretrained.parquet``: a second call goes on where the first was stopped. A run takes
-hours of a CPU; shares can run side by side on a GPU. ``--kept`` writes what is there. ``--quick``: two steps.
+hours of a CPU; shares can run side by side on a GPU. ``--kept`` writes what is there. ``--quick``: two steps of the
+pocket policy.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 
@@ -25,11 +26,11 @@ import kept
 import neighbours  # noqa: F401
 import torch
 from comparisons import student
-from contest import Case, Row, Runs, area, final, late
+from contest import Case, MissingRunError, Row, Runs, area, final, late
 from figures import ROOT, Estimate, Figure, write
 from prior import Place, Places, figures_of, place_of
 from torch.nn.utils import vector_to_parameters
-from training import composed, observed
+from training import Record, composed, observed
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
@@ -46,6 +47,7 @@ COMMON = (
 SUMS = ("data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 2}", "data.held_out.size=128")
 #: By experiment, with what is not its own.
 TASKS = {"smollm2_cpu": SUMS, "dialogsum_cpu": ()}
+SHORT = "pocket"
 ROWS = tuple(
     Row(name, (f"baseline={baseline}", *more, *COMMON, *SUMS), None)
     for name, baseline, *more in (
@@ -58,19 +60,28 @@ ROWS = tuple(
 RLOO = ROWS[0]
 
 
-def logit_moment(place: Place) -> Figure:
-    """Of leave-one-out weights that a forward pass tells, over RLOO's."""
-    moments = {"rloo": 0.0, "logit": 0.0}
+def logit_moments(name: str, place: Place) -> Iterator[Figure]:
+    """Of leave-one-out weights that a forward pass tells, over RLOO's; none where no group differs."""
+    ours = rloos = 0.0
     for groups, proxy in zip(place.steps(), place.proxies["logit"], strict=True):
-        weighed = type(groups)(groups.rewards, proxy, groups.lengths, groups.rewards, step_weights=proxy)
-        for name, advantages in (("rloo", RLOOBaseline()(groups)), ("logit", GradientWeightedBaseline()(weighed))):
-            moments[name] += (advantages.square() * groups.reward_weights).sum().item()
-    return Figure("gradient_weighted by logit: second moment, over RLOO's", moments["logit"] / moments["rloo"], "×")
+        weighed = replace(groups, reward_weights=proxy, step_weights=proxy)
+        ours += (GradientWeightedBaseline()(weighed).double().square() * groups.reward_weights).sum().item()
+        rloos += (RLOOBaseline()(groups).double().square() * groups.reward_weights).sum().item()
+    if rloos:
+        yield Figure(f"{name}: gradient_weighted by logit: second moment, over RLOO's", ours / rloos, "×")
 
 
 def moments(task: str, more: Sequence[str], horizon: int, prompts: int, responses: int) -> Iterator[Figure]:
     """At the model as published, and after a run of RLOO at the middle rate."""
-    settings = ("baseline=rloo", *COMMON, *TASKS[task], *more, f"eta0={RATES[1]:g}", f"steps={horizon + 1}", "seed=11")
+    settings = (
+        "baseline=rloo",
+        *COMMON,
+        *TASKS.get(task, SUMS),
+        *more,
+        f"eta0={RATES[1]:g}",
+        f"steps={horizon + 1}",
+        "seed=11",
+    )
     sizes = ("rollout.prompts_per_step=16", "rollout.group_size=8", f"data.held_out.size={prompts}")
     places = Places((0, horizon), responses, 11)
     observed((*settings, *sizes), places, task)
@@ -82,28 +93,32 @@ def moments(task: str, more: Sequence[str], horizon: int, prompts: int, response
         place = place_of(batch, model)
         name = f"{task.removesuffix('_cpu')}, after {step} steps"
         yield from figures_of(name, place)
-        logit = logit_moment(place)
-        yield Figure(f"{name}: {logit.name}", logit.value, logit.unit)
+        yield from logit_moments(name, place)
 
 
-def runs_figures(runs: Runs, horizon: int, seeds: Sequence[int], rates: Sequence[float]) -> Iterator[Figure]:
+def all_of(runs: Runs, case: Case, rate: float, seeds: Sequence[int]) -> list[Record]:
+    """The runs with these seeds; none where one is missing."""
+    try:
+        return [runs(case, rate, seed) for seed in seeds]
+    except MissingRunError:
+        return []
+
+
+def runs_figures(runs: Runs, task: str, horizon: int, seeds: Sequence[int], rates: Sequence[float]) -> Iterator[Figure]:
     """Of each row at each rate of which all seeds are there."""
     for row in ROWS:
-        case = Case("smollm2_cpu", row, horizon)
         for rate in rates:
-            wanted = [((case.task, *one.overrides(rate, seed)), seed) for one in (case,) for seed in seeds]
-            if not all(key in runs.known for key, _ in wanted):
+            records = all_of(runs, Case(task, row, horizon), rate, seeds)
+            rivals = all_of(runs, Case(task, RLOO, horizon), rate, seeds)
+            if not records:
                 continue
-            records = [runs(case, rate, seed) for seed in seeds]
             title = f"sums, {row.name}, η₀ = {rate:g}"
             for name, measure in {"final accuracy": final, "late reward": late, "area": area}.items():
                 values = [100 * measure(record) for record in records]
                 middle, low, high = student(values)
                 yield Estimate(f"{title}: {name}", middle, "%", low=low, high=high)
-                rival = Case("smollm2_cpu", RLOO, horizon)
-                keys = [(rival.task, *rival.overrides(rate, seed)) for seed in seeds]
-                if row is not RLOO and all(key in runs.known for key in keys):
-                    gaps = [v - 100 * measure(runs.known[key]) for v, key in zip(values, keys, strict=True)]
+                if row is not RLOO and rivals:
+                    gaps = [a - 100 * measure(b) for a, b in zip(values, rivals, strict=True)]
                     middle, low, high = student(gaps)
                     yield Estimate(f"{title}: {name}, over RLOO's", middle, "points", low=low, high=high)
             moment = sum(one.second_moment for one in records) / sum(one.rloo for one in records)
@@ -127,30 +142,33 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("more", nargs="*", help="overrides of --moments, as data.path=…")
     asked = parser.parse_args()
-    path = RUNS.with_name("pretrained-quick.parquet") if asked.quick else RUNS
+    path, task, horizon = RUNS, "smollm2_cpu", HORIZON
+    if asked.quick:
+        path, task, horizon = RUNS.with_name("pretrained-quick.parquet"), SHORT, 2
     found = path.with_name(f"moments-{path.stem}.jsonl")
     if asked.quick:
         kept.lines_of(path).unlink(missing_ok=True)
         found.unlink(missing_ok=True)
-    horizon = 2 if asked.quick else HORIZON
-    if asked.moments:
+    if asked.quick or asked.moments:
+        sizes = (2, 16) if asked.quick else (16, 256)
         with found.open("a") as lines:
-            sizes = (2, 16) if asked.quick else (16, 256)
-            for figure in moments(asked.moments, asked.more, horizon, *sizes):
+            for figure in moments(asked.moments or task, asked.more, horizon, *sizes):
                 lines.write(json.dumps(asdict(figure)) + "\n")
-        return
-    small = ("rollout.prompts_per_step=1", "data.held_out.size=4") if asked.quick else ()
+        if asked.moments:
+            return
+    small = ("rollout.prompts_per_step=2", "data.held_out.size=4") if asked.quick else ()
     runs = Runs(path, everywhere=small)
     share, shares = map(int, asked.share.split("/"))
-    todo = [(seed, rate, row) for seed in asked.seeds for rate in asked.rates for row in ROWS]
-    for seed, rate, row in [] if asked.kept else todo[: 2 if asked.quick else None][share - 1 :: shares]:
-        runs(Case("smollm2_cpu", row, horizon), rate, seed)
+    seeds = asked.seeds[:2] if asked.quick else asked.seeds
+    rates = asked.rates[:1] if asked.quick else asked.rates
+    todo = [(seed, rate, row) for seed in seeds for rate in rates for row in ROWS]
+    for seed, rate, row in [] if asked.kept else todo[share - 1 :: shares]:
+        runs(Case(task, row, horizon), rate, seed)
     if asked.kept or shares == 1:
         if not asked.quick:
             kept.fold(path)
-            runs = Runs(path, makes=False)
-        figures = [*kept_moments(found), *runs_figures(runs, horizon, asked.seeds, asked.rates)]
-        write(path.stem, figures)
+        runs.makes = False
+        write(path.stem, [*kept_moments(found), *runs_figures(runs, task, horizon, seeds, rates)])
 
 
 if __name__ == "__main__":

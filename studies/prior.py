@@ -164,6 +164,8 @@ def advantages_of(place: Place) -> dict[str, Tensor]:
 
 def keep(score: Tensor, lengths: Tensor, share: float) -> Tensor:
     """``p_i = min(1, c s_i)`` with which a share of the tokens that have a score is expected to stay."""
+    if not (score > 0).any():
+        return score
     wanted, low, high = share * lengths[score > 0].sum(), 0.0, 1.0 / score[score > 0].min().item()
     for _ in range(100):
         middle = (low + high) / 2

@@ -9,6 +9,7 @@ NAMES = [
     "ahead",
     "confinement",
     "doctor",
+    "doctor_trl",
     "eval",
     "first_hour",
     "folders",

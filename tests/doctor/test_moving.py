@@ -81,9 +81,18 @@ def test_a_gain_that_does_not_come():
     assert rate_large([replace(step, learning_rate=0.02 / step.gradient_square) for step in HEALTHY]) is None
 
 
-def test_steps_that_turn_back():
-    assert rate_large([replace(step, turn=-0.4 + 0.1 * math.sin(step.step)) for step in HEALTHY]) is not None
-    assert rate_large([replace(step, turn=-0.05 + 0.3 * math.sin(step.step)) for step in HEALTHY]) is None
+def ending(steps, at):
+    """By an optimizer of any kind, with updates whose slope at their end is ``at`` on average."""
+    return [replace(step, onward=at + 0.1 * math.sin(step.step), plain=False) for step in steps]
+
+
+def test_updates_that_end_where_they_lead_up():
+    """A policy that has broken needs less to be said of it."""
+    assert rate_large(ending(HEALTHY, -0.1)) is not None
+    assert rate_large(ending(HEALTHY, -0.01)) is None
+    assert rate_large(ending(HEALTHY, 0.1)) is None
+    assert rate_large(ending(fallen(), -0.01)) is not None
+    assert rate_large(ending(fallen(), 0.01)) is None
 
 
 def quiet(steps, last):

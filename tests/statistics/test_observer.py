@@ -224,6 +224,32 @@ def test_estimates_are_without_bias():
     assert (draws.std(0)[2:] < 0.2).all()  # of a cosine, by this small model's few layers
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_whether_an_update_would_still_lead_down_where_it_has_ended(optimizer):
+    """Of whatever step the optimizer made, with as many projections as there are numbers."""
+    lm = tiny_model(False)
+    first, second = tokens(lm), tokens(lm, 1)
+    made, where = optimizer(lm.parameters(), lr=1e-3), [p.detach().clone() for p in lm.parameters()]
+    with GradientStatistics(lm, sketch=4096) as statistics:
+        backward(lm, first)
+        assert statistics.step().onward is None  # nothing has moved yet
+        made.step()
+        made.zero_grad()
+        backward(lm, second)
+        record = statistics.step()
+    moved = torch.cat([(p - before).flatten() for p, before in zip(lm.parameters(), where, strict=True)]).double()
+    whole = gradients(lm)
+    assert record.onward == pytest.approx((-moved @ whole / moved.norm() / whole.norm()).item(), abs=1e-3)
+    assert (record.onward == pytest.approx(record.turn, abs=1e-3)) is (optimizer is torch.optim.SGD)
+    with GradientStatistics(lm) as statistics:  # where nobody moves anything
+        for ids in (first, second):
+            lm.zero_grad()
+            backward(lm, ids)
+            still = statistics.step()
+    assert still.onward is None
+    assert still.turn is not None
+
+
 def hooked(lm):
     lm.model.layers[0].mlp.up_proj.weight.register_hook(lambda g: 1.1 * g)
 

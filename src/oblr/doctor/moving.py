@@ -139,12 +139,12 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
     - in a policy that has not, where updates are ``−η ĝ``, the first-order gain ``Σ η_t (‖ĝ_t‖² − tr H/N)``, without
       bias, promises a change of the mean reward; half of it comes at the best single step, all at a small one, none
       where steps are twice too long. Said where less than a quarter comes, by the ends of both 95 % intervals;
-    - where the angle between successive gradients is known, its mean cosine lies below −0.1 by a 95 % interval: each
-      step takes back the one before.
+    - where it is known whether updates would still lead down where they end, by whatever optimizer, they lead up: the
+      mean cosine of an update with the next ``−ĝ`` lies below 0, by a 95 % interval, or in a policy that has broken.
     """
-    turns = [step.turn for step in steps if step.turn is not None]
-    if len(turns) >= WINDOW and mean(turns).high < -0.1:
-        return _overshoot(steps, f"successive gradients point against each other: mean cosine {mean(turns)}")
+    ends = [step.onward for step in steps if step.onward is not None]
+    if len(ends) >= WINDOW and (mean(ends).high < 0 or (mean(ends).value < 0 and broke(steps) is not None)):
+        return _overshoot(steps, f"where updates end they lead up: their mean cosine with the next −ĝ is {mean(ends)}")
     if not steps or not all(step.plain for step in steps):
         return None
     if (sign := _breaking(steps)) is not None:

@@ -89,28 +89,35 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What lies in ``.grad``.
+    """What lies in ``.grad``, and where the parameters are.
 
     Attributes:
         square: its squared norm.
-        sketches: of each parameter [K], by this step's projections, and by the next one's.
+        sketches: of each parameter's gradient [K], by this step's projections, and by the next one's.
+        places: of each parameter itself [K], by the same; none where products are rounded, which would hide a step.
     """
 
     square: float
     sketches: dict[str, Tensor]
     next_sketches: dict[str, Tensor]
+    places: dict[str, Tensor]
+    next_places: dict[str, Tensor]
 
     @classmethod
     def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str]) -> Self:
-        square = 0.0
+        square, exact = 0.0, torch.get_float32_matmul_precision() == "highest"
         sketches: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+        places: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
         for p, name in names.items():
             if p.grad is None:
                 continue
             square += square_norm(p.grad).item()
-            for found, seed in zip(sketches, seeds, strict=True):
-                found[name] = Sketch(p.shape, size, seed, name, p.device).of_sums(p.grad[None])[0].double().cpu()
-        return cls(square, *sketches)
+            for k, seed in enumerate(seeds):
+                sketch = Sketch(p.shape, size, seed, name, p.device)
+                sketches[k][name] = sketch.of_sums(p.grad[None])[0].double().cpu()
+                if exact:
+                    places[k][name] = sketch.of_sums(p.detach().float()[None])[0].double().cpu()
+        return cls(square, *sketches, *places)
 
 
 def record(
@@ -155,6 +162,7 @@ def record(
         learning_rate=learning_rate,
         clipped=clipped,
         turn=None if last is None else turn(last, gradient),
+        onward=None if last is None else onward(last, gradient),
         estimated=found.group_squares is None and n_groups < len(found.groups),
         layers={name: part / total for name, part in found.layers.items()} if total else {},
     )
@@ -195,6 +203,20 @@ def turn(last: Gradient, this: Gradient) -> float | None:
         return None
     product = sum((there @ this.sketches[name]).item() for name, there in last.next_sketches.items())
     return max(-1.0, min(1.0, product / math.sqrt(last.square * this.square)))
+
+
+def onward(last: Gradient, this: Gradient) -> float | None:
+    """Cosine of the update that the parameters have made since with ``−ĝ``, estimated by projections.
+
+    What noise the update had is independent of this gradient's, so the sign of the mean is that of the slope where
+    the update has ended, whatever optimizer made it.
+    """
+    moved = {name: this.places[name] - there for name, there in last.next_places.items() if name in this.places}
+    square = sum(way.square().sum().item() for way in moved.values())
+    if not square or not this.square:
+        return None
+    product = -sum((way @ this.sketches[name]).item() for name, way in moved.items())
+    return max(-1.0, min(1.0, product / math.sqrt(square * this.square)))
 
 
 def _products(found: Gathered) -> Tensor:

@@ -70,6 +70,8 @@ class StepRecord:
         learning_rate: of the update.
         clipped: what clipping left of the gradient's length, 1 for all.
         turn: cosine of this step's gradient with that of the step before.
+        onward: cosine of the last update of the parameters with ``−ĝ``: whether its way would still lead down. Below 0
+            it went too far; under ``−η ĝ`` it is ``turn``.
         estimated: whether norms of groups and alignments are unbiased estimates from random projections; all other
             numbers are exact.
         plain: whether it was ``−η ĝ``, as under SGD without momentum.
@@ -84,6 +86,7 @@ class StepRecord:
     learning_rate: float | None = None
     clipped: float | None = None
     turn: float | None = None
+    onward: float | None = None
     estimated: bool = False
     plain: bool = False
     age: int = 0
