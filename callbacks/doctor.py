@@ -5,44 +5,56 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning import LightningModule, Trainer
+from torch import Tensor
 
 from callbacks.observer import Observer
 from callbacks.rollouts import alike, peaks_of
 from oblr.batch.types import StepStatistics
 from oblr.doctor.diagnosis import diagnose, lines
 from oblr.doctor.reading import MOST
+from oblr.gradnorm.loaded import is_sharded
 from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
+from oblr.run.ranks import of_run
 from oblr.run.terminal import say
+from oblr.statistics.gathered import Gradient, onward
 from oblr.statistics.log import Response, StepRecord
 
 log = logging.getLogger(__name__)
 #: Characters that are kept of a text. What is longer is told apart by a digest.
 LONGEST = 300
+#: Rows and columns of the projections of a parameter.
+PROJECTIONS = 16
 
 
 class Doctor(Observer):
     """Warns where an illness shows, each once, and says at the end what was found.
 
-    A resumed run knows the steps since.
+    A resumed run knows the steps since. Under optimizers other than plain SGD it logs ``monitor/onward``, see
+    :class:`Ways`.
 
     Args:
         every: steps between two looks.
     """
 
     def __init__(self, every: Count = 10):
-        self.every = every
+        self.every, self.ways = every, Ways()
         self.steps, self.said = deque[StepRecord](maxlen=MOST), set[str]()
 
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        self.ways.look(cast(PolicyModule, pl_module))
+
     def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
+        if (onward := self.ways.taken()) is not None:
+            policy.log_dict({"monitor/onward": onward})
         if not trainer.is_global_zero:
             return
         step = trainer.current_epoch + 1
-        self.steps.append(record(stats, step, plain(policy), alike(policy)))
+        self.steps.append(record(stats, step, plain(policy), alike(policy), onward))
         for one in diagnose(list(self.steps)) if step % self.every == 0 else ():
             if one.kind == "illness" and one.name not in self.said:
                 self.said.add(one.name)
@@ -54,17 +66,48 @@ class Doctor(Observer):
             say(*(f"doctor      {line}" for line in lines(steps, diagnose(steps), ours=True)))
 
 
+class Ways:
+    """Whether updates would still lead down where they have ended, by projections of parameters and gradients.
+
+    Under plain SGD the gradients' own moments tell enough, and nothing is looked at.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: Gradient | None = None
+        self.onward: float | None = None
+
+    def look(self, policy: PolicyModule) -> None:
+        """Before an update is made. Collective where parameters are shards."""
+        if plain(policy):
+            return
+        names: dict[Tensor, str] = {p: name for name, p in policy.named_parameters() if p.requires_grad}
+        sharded = any(map(is_sharded, names))
+        rank = of_run().rank if sharded else 0
+        seeds = [f"{rank} {self.count + later}" for later in range(2)]
+        this = Gradient.of(names, PROJECTIONS, seeds)
+        if self.last is not None:
+            self.onward = onward(self.last, this, of_run().reduce if sharded else lambda sums: sums)
+        self.last, self.count = this, self.count + 1
+
+    def taken(self) -> float | None:
+        """What was found, once."""
+        found, self.onward = self.onward, None
+        return found
+
+
 def plain(policy: PolicyModule) -> bool:
     """Whether updates are ``−η ĝ``."""
     optimizer = policy.optimizers().optimizer  # type: ignore[union-attr]
     return isinstance(optimizer, torch.optim.SGD) and not optimizer.param_groups[0]["momentum"]
 
 
-def record(stats: StepStatistics, step: int, plain: bool, alike: bool) -> StepRecord:
+def record(stats: StepStatistics, step: int, plain: bool, alike: bool, onward: float | None = None) -> StepRecord:
     """The record of a step that the doctor reads. It has the texts of this rank's responses alone.
 
     Args:
         plain, alike: see :func:`plain` and :func:`callbacks.rollouts.alike`.
+        onward: see :class:`~oblr.statistics.log.StepRecord`.
     """
     return StepRecord(
         step=step,
@@ -72,6 +115,7 @@ def record(stats: StepStatistics, step: int, plain: bool, alike: bool) -> StepRe
         group_squares=[known(square) for square in stats.group_squares.tolist()],
         responses=list(responses(stats, alike)),
         learning_rate=stats.lr,
+        onward=onward,
         plain=plain,
         age=stats.batch.age,
     )

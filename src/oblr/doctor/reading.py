@@ -18,6 +18,8 @@ from oblr.statistics.log import read as read_log
 
 #: Of a longer run its last steps are read, at most so many, of at most so many compressed bytes of responses.
 MOST, ROOM = 100, 16 * 2**20
+#: What the log of a run tells of a step.
+LOGGED = ("snr/M1", "train/lr", "train/entropy", "monitor/onward")
 
 
 def ours(place: Path) -> bool:
@@ -69,9 +71,7 @@ def _of_run(folder: Path) -> Iterator[StepRecord]:
     """Steps whose responses were kept."""
     try:
         curves, plain = read_curves(folder), _plain(folder)
-        at = {
-            tag: dict(zip(*curves.get(tag, ([], [])), strict=True)) for tag in ("snr/M1", "train/lr", "train/entropy")
-        }
+        at = {tag: dict(zip(*curves.get(tag, ([], [])), strict=True)) for tag in LOGGED}
         for step, files in _last(files_of_steps(folder / "rollouts")):
             if step in at["snr/M1"]:
                 rows = [row for path in files for row in _rows(path)]
@@ -125,6 +125,7 @@ def _step(step: int, rows: list[dict[str, Any]], told: dict[str, float | None], 
         group_squares=[squares[group] for group in sorted(squares)],
         responses=responses,
         learning_rate=told["train/lr"],
+        onward=told["monitor/onward"],
         plain=plain,
         age=step - rows[0].get("weight_version", step),
     )

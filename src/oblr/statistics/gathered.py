@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from oblr.errors import UnmeasuredError
 from oblr.gradnorm.contractions import square_norm
+from oblr.gradnorm.loaded import is_sharded
 from oblr.statistics.log import Response, StepRecord
 from oblr.statistics.passes import Pass
 from oblr.statistics.sketch import Sketch
@@ -105,18 +106,28 @@ class Gradient:
 
     @classmethod
     def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str]) -> Self:
+        """What this rank has of it, which is a part where parameters are shards: each rank needs seeds of its own then.
+
+        Args:
+            names: of the parameters.
+            size: of projections.
+            seeds: of this step's projections, and of the next one's.
+        """
         square, exact = 0.0, torch.get_float32_matmul_precision() == "highest"
         sketches: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
         places: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
         for p, name in names.items():
             if p.grad is None:
                 continue
-            square += square_norm(p.grad).item()
+            here, gradient = (x.to_local() if is_sharded(x) else x for x in (p.detach(), p.grad))
+            if not here.numel():
+                continue
+            square += square_norm(gradient).item()
             for k, seed in enumerate(seeds):
-                sketch = Sketch(p.shape, size, seed, name, p.device)
-                sketches[k][name] = sketch.of_sums(p.grad[None])[0].double().cpu()
+                sketch = Sketch(here.shape, size, seed, name, here.device)
+                sketches[k][name] = sketch.of_sums(gradient[None])[0].double().cpu()
                 if exact:
-                    places[k][name] = sketch.of_sums(p.detach().float()[None])[0].double().cpu()
+                    places[k][name] = sketch.of_sums(here.float()[None])[0].double().cpu()
         return cls(square, *sketches, *places)
 
 
@@ -205,18 +216,22 @@ def turn(last: Gradient, this: Gradient) -> float | None:
     return max(-1.0, min(1.0, product / math.sqrt(last.square * this.square)))
 
 
-def onward(last: Gradient, this: Gradient) -> float | None:
+def onward(last: Gradient, this: Gradient, add_up: Callable[[Tensor], Tensor] = lambda sums: sums) -> float | None:
     """Cosine of the update that the parameters have made since with ``−ĝ``, estimated by projections.
 
     What noise the update had is independent of this gradient's, so the sign of the mean is that of the slope where
     the update has ended, whatever optimizer made it.
+
+    Args:
+        add_up: sums of a rank's shards over the ranks.
     """
     moved = {name: this.places[name] - there for name, there in last.next_places.items() if name in this.places}
-    square = sum(way.square().sum().item() for way in moved.values())
-    if not square or not this.square:
+    product = sum(((way @ this.sketches[name]).item() for name, way in moved.items()), 0.0)
+    square = sum((way.square().sum().item() for way in moved.values()), 0.0)
+    product, square, of_gradient = add_up(torch.tensor([product, square, this.square], dtype=torch.float64)).tolist()
+    if not square or not of_gradient:
         return None
-    product = -sum((way @ this.sketches[name]).item() for name, way in moved.items())
-    return max(-1.0, min(1.0, product / math.sqrt(square * this.square)))
+    return max(-1.0, min(1.0, -product / math.sqrt(square * of_gradient)))
 
 
 def _products(found: Gathered) -> Tensor:
