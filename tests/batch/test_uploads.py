@@ -6,7 +6,7 @@ from conftest import make_rollouts
 from torch import Tensor
 
 from oblr.batch.packing import pack
-from oblr.kernels import upload
+from oblr.kernels import on_tensor_cores, upload
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SENT = ("input_ids", "position_ids", "predictors", "targets", "behaviour_logprobs")
@@ -68,3 +68,8 @@ def test_on_a_cpu_nothing_is_copied(stream):
     x = torch.arange(3)
     assert upload(x, CPU) is x
     assert not stream.pinned
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cpu_has_no_tensor_cores(dtype):
+    assert not on_tensor_cores(torch.ones(2, dtype=dtype))

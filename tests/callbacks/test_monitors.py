@@ -206,6 +206,17 @@ def test_steps_without_a_gradient_say_nothing_of_the_rate(caplog):
     assert warnings(caplog) == []
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_groups_of_two_are_not_watched_and_those_of_three_are(size):
+    """Of two, the weights of the other one alone decide nothing."""
+    run = Run(BaselineBlowUp(1.1, 3))
+    weights = torch.tensor([[4.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]], dtype=torch.float64)[:, :size]
+    statistics = make_statistics()
+    columns = {name: getattr(statistics, name)[:, :size] for name in ("rewards", "advantages", "log_ratios")}
+    run(replace(statistics, reward_weights=weights, **columns))
+    assert ("monitor/effective_sample_size" in run.curves) is (size == 3)
+
+
 def test_effective_sample_sizes():
     run = Run(BaselineBlowUp(1.1, 3))
     run(make_statistics(), make_statistics(torch.zeros(3, 4, dtype=torch.float64)))

@@ -29,7 +29,7 @@ def now(pocket_server, tmp_path_factory):
     return problems(folder, 5)
 
 
-@pytest.mark.parametrize("ahead", [1, *wide(2)])
+@pytest.mark.parametrize("ahead", wide(1, 2))
 def test_runs_are_as_old_as_was_asked_for_and_can_be_repeated(train, tmp_path, pocket_server, now, ahead):
     for folder in ("run", "again"):
         with lent(pocket_server) as url:
@@ -65,7 +65,7 @@ def test_a_killed_run_goes_on_and_trains_on_every_prompt_once(train, tmp_path, p
 
 @pytest.mark.parametrize(
     ("target", "said"),
-    [("CorruptingServer", ""), ("OffServer", "the mean of its tokens'")],
+    [pytest.param("CorruptingServer", "", marks=pytest.mark.wide), ("OffServer", "the mean of its tokens'")],
 )
 def test_a_stale_engine_is_found_out_at_the_sync_that_it_missed(train, pocket_server, monkeypatch, target, said):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")

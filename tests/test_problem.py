@@ -1,0 +1,20 @@
+"""Problems whose answer is not to be read, and responses whose tokens nobody has written down."""
+
+import pytest
+
+from oblr.problem import AnswerRead, Problem, Sealed, UnsavedTokens
+
+
+def test_all_of_a_sealed_problem_but_its_answer_is_as_ever():
+    told = ("a", "1 + 1 =", "2", {"task": "sums"})
+    plain, sealed = Problem(*told), Sealed(*told)
+    assert (sealed.id, sealed.prompt, sealed.metadata) == (plain.id, plain.prompt, plain.metadata)
+    with pytest.raises(AnswerRead):
+        sealed.answer  # noqa: B018
+
+
+def test_tokens_that_are_not_known_have_a_number_and_say_what_to_do():
+    tokens = UnsavedTokens(3)
+    assert len(tokens) == 3
+    with pytest.raises(LookupError, match="sample anew"):
+        tokens[0]
