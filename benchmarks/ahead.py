@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -92,10 +92,10 @@ def rounds(
         yield {ahead: found[ahead] for ahead in AHEAD}
 
 
-def predicted() -> Iterator[Figure]:
+def predicted(halves: Sequence[int]) -> Iterator[Figure]:
     """Seconds of a step by the plan, with and without, where as many GPUs serve as train."""
     with composer() as compose:
-        for half in (4, 8):
+        for half in halves:
             serving = ",".join(str(half + gpu) for gpu in range(half))
             apart = f"trainer.devices={half}", "rollout.engine=server", f"rollout.engines.server.gpus='{serving}'"
             steps = {}
@@ -114,7 +114,7 @@ def main() -> None:
     torch.set_num_threads(1)
     count, steps = (1, FIRST + 1) if quick else (11, FIRST + 12)
     overrides = ("rollout.prompts_per_step=4",) if quick else ()
-    figures, kept = list(predicted()), {}
+    figures, kept = list(predicted((4,) if quick else (4, 8))), {}
     with tempfile.TemporaryDirectory() as name:
         at_once = "rollout.engines.server.max_num_seqs=32"
         cfg = composed([*BASE, *overrides, at_once, f"paths.output_dir={name}"])

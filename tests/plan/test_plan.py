@@ -29,7 +29,7 @@ from oblr.plan.dry_run import Bytes, DryRun, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
 from oblr.plan.roofline import GPUS, Speed, between_nodes
-from oblr.plan.tables import memory_table, verdict
+from oblr.plan.tables import memory_table, time_table, verdict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.adapter import LoRA, adapters
@@ -381,6 +381,30 @@ def test_sums_over_ranks_and_buckets(plan_of_two):
     assert replace(plan, token_budget=8 * 128 - 1).micro_batches == 2
     assert plan.duration.tokens == 2 * 8 * 24
     assert plan.duration.hours == pytest.approx(2 * 100 * plan.duration.step / 3600)
+
+
+SERVED = ["rollout.engine=server", "rollout.ahead=1"]
+
+
+def test_a_server_with_gpus_of_its_own_samples_meanwhile(shallow):
+    """As many copies as it has GPUs share the prompts of two ranks, and the GPUs count; alone, nothing is saved."""
+    alone = make(composed(*shallow, *TWO, *SERVED[:1]), RATED).duration
+    assert (alone.at_once, alone.devices) == (0, 2)
+    for gpus, copies in (("1", 1), ("4,5,6,7", 4)):
+        found = make(composed(*shallow, *TWO, *SERVED, f"rollout.engines.server.gpus='{gpus}'"), RATED).duration
+        assert found.devices == 2 + copies
+        assert found.phases["prefill"] == pytest.approx(alone.phases["prefill"] * 2 / copies)
+        trained = found.phases["update"] + found.phases["optimizer"]
+        sampled = found.phases["prefill"] + found.phases["decode"]
+        assert found.at_once == pytest.approx(min(trained, sampled))
+
+
+def test_the_table_of_time_says_what_is_sampled_meanwhile(shallow):
+    plan = make(composed(*shallow, *TWO, *SERVED, "rollout.engines.server.gpus='1'"), RATED)
+    console = Console(width=100, file=io.StringIO())
+    console.print(time_table(plan))
+    (line,) = (line for line in console.file.getvalue().splitlines() if "while the policy trains" in line)
+    assert float(line.split()[-2].replace("−", "-")) == pytest.approx(-plan.duration.at_once, rel=0.01)
 
 
 def test_the_verdict_names_what_needs_most(plan_of_two):
