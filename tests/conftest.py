@@ -39,7 +39,7 @@ from oblr.policy.model import PolicyModel
 from oblr.problem import Completion, Problem
 from oblr.rollout.server import ServerEngine
 
-pytest_plugins = ("attacked",)
+pytest_plugins = ("attacked", "doctored")
 pytest.register_assert_rewrite("refusals")  # a failure there shows what was compared, as in a test
 
 # What a shell has started in the background ignores Ctrl-C, and so would all that is started here.

@@ -6,6 +6,8 @@ from doctored import responses, run
 from oblr.doctor.diagnosis import MOST, diagnose, healthy, lines, sentences
 from oblr.doctor.findings import Finding
 
+pytestmark = pytest.mark.usefixtures("whole")
+
 
 @pytest.mark.parametrize("seed", range(8))
 def test_healthy_runs_are_told_so(seed):

@@ -1,6 +1,7 @@
 import math
 from dataclasses import replace
 
+import pytest
 from doctored import changed, responses, run
 
 from oblr.doctor.moving import (
@@ -13,6 +14,8 @@ from oblr.doctor.moving import (
     solved,
     truncated,
 )
+
+pytestmark = pytest.mark.usefixtures("whole")
 
 HEALTHY = run()
 

@@ -1,8 +1,11 @@
 from dataclasses import replace
 
+import pytest
 from doctored import responses, run
 
 from oblr.doctor.rewarding import dead_groups, odd_reward, paid_for_nothing
+
+pytestmark = pytest.mark.usefixtures("whole")
 
 HEALTHY = run()
 

@@ -17,6 +17,8 @@ from oblr.doctor.tuning import (
     weighted_baseline,
 )
 
+pytestmark = pytest.mark.usefixtures("whole")
+
 HEALTHY = run()
 TESTS = (large_groups, few_prompts, many_prompts, pooled_baseline, easy_groups, rate_small, clip, weighted_baseline)
 

@@ -4,7 +4,11 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
+import pytest
+
+from oblr.doctor.findings import Finding, Kind, Sure
 from oblr.statistics.log import Response, StepRecord
 
 #: Parameters of the policy.
@@ -102,3 +106,18 @@ def responses(
         else step
         for step in steps
     ]
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """Every finding that a test meets has all that a reader is told."""
+    made = Finding.__init__
+
+    def checked(self, *args, **named):
+        made(self, *args, **named)
+        assert self.kind in get_args(Kind)
+        assert self.sure in get_args(Sure)
+        assert all(text and text == text.strip() for text in (self.said, self.evidence, self.fix))
+        assert self.said.endswith((".", "”"))
+
+    monkeypatch.setattr(Finding, "__init__", checked)

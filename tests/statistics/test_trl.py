@@ -115,6 +115,30 @@ def test_columns_of_responses(tmp_path):
     assert told[0].learning_rate == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("kind", ["grpo", "rloo"])
+def test_how_likely_responses_were_is_told_and_how_likely_they_are(tmp_path, kind):
+    """At the second update of a batch the policy is another one than that which sampled it."""
+    one = trainer(tmp_path, kind, max_steps=2, num_iterations=2, per_device_train_batch_size=8)
+    told, batches = [], caught(one)
+    watch(one, told=told.append)
+    one.train()
+    first, second = ([(r.logprob, r.log_ratio) for r in record.responses] for record in told)
+    old = batches[0].get("old_per_token_logps")
+    expected = batches[0]["old_logps"] if old is None else (old * batches[0]["completion_mask"]).sum(1)
+    assert [logprob for logprob, _ in first] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert [logprob for logprob, _ in second] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert all(abs(ratio) < 1e-4 for _, ratio in first)
+    assert max(abs(ratio) for _, ratio in second) > 1e-3
+
+
+def test_without_a_later_update_there_is_no_ratio(tmp_path):
+    """The policy that learns is the one that has sampled, and its log-probabilities are the sampler's."""
+    one, told = trainer(tmp_path, max_steps=1), []
+    watch(one, told=told.append)
+    one.train()
+    assert all(response.log_ratio is None and response.logprob < 0 for response in told[0].responses)
+
+
 def test_of_a_loss_of_some_tokens_no_norm_of_the_response_is_told(tmp_path):
     """TRL can leave out tokens that are likely; the slope of these is 0, as is that of padding."""
     norms = []

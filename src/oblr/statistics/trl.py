@@ -70,6 +70,7 @@ class Watcher:
         self.columns: dict[str, list[Any]] = {}
         self.slopes: list[tuple[Tensor, Tensor]] = []  # of log-probabilities, and these
         self.completions: list[tuple[Tensor, Tensor]] = []  # token ids, and which of them the loss is of
+        self.sampled: list[Tensor | None] = []  # log-probabilities under what sampled them, where TRL has them
         self.generations = 0
         self.scores: list[list[float | None]] = []
         self.tokenizer = trainer.processing_class
@@ -95,10 +96,17 @@ class Watcher:
         groups = columns.pop("group")
         slopes, self.slopes = self.slopes, []
         completions, self.completions = self.completions, []
+        sampled, self.sampled = self.sampled, []
         if slopes:
             masks = [mask for _, mask in completions]
-            pairs = zip(slopes, masks, strict=True)
+            pairs = list(zip(slopes, masks, strict=True))
             columns["coefficients"] = [value for (slope, _), mask in pairs for value in constants(slope, mask)]
+            own = [(logps.double() * mask).sum(1) for (_, logps), mask in pairs]
+            columns["logprob"] = torch.cat(
+                [now if before is None else before for now, before in zip(own, sampled, strict=True)]
+            ).tolist()
+            if (known := [before for before in sampled if before is not None]) and len(known) == len(own):
+                columns["log_ratio"] = (torch.cat(own) - torch.cat(known)).tolist()
             found = [peaks(logps, slope) for slope, logps in slopes]
             columns["peak"] = [place for one in found for place in one.places.tolist()]
             columns["peak_share"] = [share for one in found for share in one.shares.tolist()]
@@ -162,9 +170,19 @@ class Watcher:
                     self.columns.setdefault(name, []).extend(column)
                 mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
                 self.completions.append((inputs["completion_ids"], mask.bool()))
+                self.sampled.append(behaviour(inputs, mask))
             return compute(model, inputs, *args, **kwargs)
 
         return loss
+
+
+def behaviour(inputs: dict[str, Any], mask: Tensor) -> Tensor | None:
+    """``log μ`` of each response, float64 [R]: as an engine has told it, or the policy that sampled; None: this one."""
+    for name in ("sampling_per_token_logps", "old_per_token_logps"):
+        if inputs.get(name) is not None:
+            return (inputs[name].double() * mask).sum(1)
+    old = inputs.get("old_logps")
+    return None if old is None else old.double()
 
 
 def described(inputs: dict[str, Any], tokenizer: Any) -> dict[str, list[Any]]:
