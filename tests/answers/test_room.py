@@ -20,3 +20,9 @@ def test_it_loads_nothing_else_of_the_program():
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["oblr.answers"]
+
+
+def test_an_expression_may_be_so_long():
+    """150 lexemes, signs and numbers alike: more may nest without an end."""
+    assert same("75", "+".join("1" * 75))
+    assert not same("76", "+".join("1" * 76))

@@ -69,7 +69,7 @@ def test_a_reward_without_answers_has_no_votes():
 
 def test_what_cannot_be_tried():
     twice = Benchmark([Problem("a", "1", "1"), Problem("a", "2", "2")], BENCHMARK.reward, 64)
-    with pytest.raises(SettingError, match="two problems have the id a"):
+    with pytest.raises(SettingError, match=r"^benchmarks: two problems have the id a \(give each its own\)"):
         twice.first(None)
     most = longest("sums", BENCHMARK.first(None), TOKENIZER, 64, 256)
     assert most > 64

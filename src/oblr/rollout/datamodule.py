@@ -27,6 +27,7 @@ from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.drawing import Drawing, Drawn, ProblemSource
 from oblr.rollout.engine import Done, Engine, choose
 from oblr.rollout.readback import NotedWeights
+from oblr.rollout.refill import refilled
 from oblr.rollout.replies import ask, check_parts
 from oblr.run.randomness import derived_seed
 from oblr.run.ranks import of_run
@@ -162,7 +163,7 @@ class RolloutDataModule(L.LightningDataModule):
             drawn = self._draw(self.run.current_epoch, self.position)
             batch, self.position = self._sample(drawn), drawn.end
         if self.refill:
-            batch = self._refilled(batch)
+            batch, self.position = refilled(batch, self.refill, self.position, self._draw_anew, self._sample)
         if self.ahead:
             batch = replace(batch, probe=self._probe(batch) if batch.age else [])
             self._go_ahead()
@@ -177,25 +178,6 @@ class RolloutDataModule(L.LightningDataModule):
             return self.rollouts(problems, self._uses[use], self._seeds(use, drawn))
 
         return self._batch(drawn, self.weight_version, rollouts, self.clock)
-
-    def _refilled(self, batch: RolloutBatch) -> RolloutBatch:
-        """With other prompts in place of those whose responses' rewards agree, and again where those agree. Collective.
-
-        A group that agrees has no gradient under a baseline of its own group, so each place is that of a prompt drawn
-        anew until one has: the mean gradient keeps its direction, and is ``Σ_r d^r`` times as long, r = 0 … refill, if
-        a share d agrees.
-        """
-        step, replaced = self.run.current_epoch, 0
-        for _ in range(self.refill):
-            agreeing = batch.agreeing
-            counts = of_run().objects(len(agreeing))
-            if not any(counts):
-                break
-            before = self.drawing.count + replaced
-            drawn = self.drawing.shared(step, self.position, counts, self.run.global_rank, before)
-            batch, self.position = batch.refilled_with(self._sample(drawn), agreeing), drawn.end
-            replaced += sum(counts)
-        return replace(batch, refilled=replaced)
 
     def _due(self) -> RolloutBatch | None:
         """The first batch under way; None where there is none, or where all are lost with the engine."""
@@ -273,6 +255,11 @@ class RolloutDataModule(L.LightningDataModule):
 
     def _draw(self, step: int, position: int) -> Drawn:
         return self.drawing.of_step(step, position, self.run.global_rank, self.run.world_size)
+
+    def _draw_anew(self, position: int, counts: Sequence[int], replaced: int) -> Drawn:
+        """For as many places of each rank, after so many others."""
+        before = self.drawing.count + replaced
+        return self.drawing.shared(self.run.current_epoch, position, counts, self.run.global_rank, before)
 
     def _meant(self, problems: Sequence[Problem]) -> tuple[list[Problem], int]:
         """With answers as the reward can pay them; how many it cannot, of which the run's first is a warning."""

@@ -16,6 +16,7 @@ ranks know alike. P: the policy's parameters. M: parts of micro-batches, of whic
 | … with more than rounding | likewise, of the model's own rounding; what each layer gives, as objects | 7; 2; 1 |
 | sync of the engine | sharded: whole weights; death of an engine | P; 1 |
 | rollouts, each call | engines of several ranks: prompts, as objects; death of an engine | 1; 1 |
+| … with ``rollout.refill``, each time | how many groups agree, as objects; then as another call | 1 |
 | … with ``rollout.ahead`` | death of the engine under the batch that is due; the few of the newest weights | 1; 1 |
 | evaluation, every k-th step | as rollouts; then scores or answers, as objects | each benchmark 1 |
 | ``check_engine`` | sharded: one forward pass; the gap | 1 |
