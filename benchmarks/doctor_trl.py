@@ -63,15 +63,18 @@ def hopeless(step: int, seed: int, completions: Sequence[str], given: list[float
 
 
 def repeated(trainer: Any, seed: int) -> None:
-    """At one step all responses to a prompt but one are the same."""
+    """At one step all responses to a prompt but one are the longest of the step, which is none of the likely ones."""
     sample, calls = trainer._generate_single_turn, [0]
 
     def altered(*given: Any, **named: Any) -> tuple[Any, Any]:
         completions, logprobs = sample(*given, **named)
         calls[0] += 1
         if calls[0] == at(seed)[0]:
-            first = at(seed)[1] // 8 * 8
-            completions[first + 1 : first + 7] = [list(completions[first])] * 6
+            longest = max(range(len(completions)), key=lambda i: len(completions[i]))
+            first = longest // 8 * 8
+            others = [i for i in range(first, first + 8) if i != longest][:6]
+            for i in others:
+                completions[i] = list(completions[longest])
         return completions, logprobs
 
     trainer._generate_single_turn = altered

@@ -87,7 +87,7 @@ def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
     idle = broken or (len(means) >= LEAST and slope(means).low <= 0 and not solved(steps))
     if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY):
         return None
-    count = steps[-1].moments.n_groups
+    count, responses = steps[-1].moments.n_groups, len(steps[-1].responses)
     return Finding(
         "few_prompts",
         "illness" if broken else "tuning",
@@ -96,7 +96,7 @@ def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
         "gradients is signal",
         "likely",
         f"rollout.prompts_per_step={4 * count}",
-        "gradient_accumulation_steps, four times what it is",
+        f"gradient_accumulation_steps such that an update has {4 * responses} completions in place of {responses}",
     )
 
 
@@ -109,7 +109,7 @@ def many_prompts(steps: Sequence[StepRecord]) -> Finding | None:
     found = signal_share(steps)
     if len(steps) < LEAST or not found.low > CLEAR or steps[-1].moments.n_groups < 4:
         return None
-    count = steps[-1].moments.n_groups
+    count, responses = steps[-1].moments.n_groups, len(steps[-1].responses)
     return Finding(
         "many_prompts",
         "tuning",
@@ -118,7 +118,7 @@ def many_prompts(steps: Sequence[StepRecord]) -> Finding | None:
         "gradients is signal",
         "likely",
         f"rollout.prompts_per_step={count // 2}",
-        "half the gradient_accumulation_steps",
+        f"gradient_accumulation_steps such that an update has {responses // 2} completions in place of {responses}",
     )
 
 
