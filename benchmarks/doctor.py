@@ -239,12 +239,14 @@ def command(
     steps_of: Callable[[str, int, Path, int], list[StepRecord]],
     quick: Mapping[str, Sequence[int]],
     more: Callable[[], Sequence[Figure]] = list,
+    told: Callable[[Finding], bool] = lambda finding: True,
 ) -> None:
     """What is typed: train the runs of these faults that are missing, and examine all.
 
     Args:
         quick: runs of the short form, by fault and seed.
         more: other figures.
+        told: whether who has such runs is told of a finding.
     """
     options = parser(doc)
     options.add_argument("--seeds", type=int, default=10, help="runs with each fault")
@@ -255,7 +257,7 @@ def command(
     if asked.quick:
         with tempfile.TemporaryDirectory() as name:
             short = partial(steps_of, folder=Path(name), count=6)
-            return examine(f"{result}-quick", quick, faults, short, more())
+            return examine(f"{result}-quick", quick, faults, short, more(), told)
     folder = ROOT / ".cache" / result
     wanted = dict.fromkeys(faults, asked.seeds) | {HEALTHY: asked.healthy}
     runs = {
@@ -268,7 +270,7 @@ def command(
             made = [pool.submit(every, name, seed) for name, seeds in runs.items() for seed in seeds]
             for one in made:
                 one.result()
-    return examine(result, runs, faults, every, more())
+    return examine(result, runs, faults, every, more(), told)
 
 
 def examine(
@@ -276,15 +278,16 @@ def examine(
     runs: Mapping[str, Sequence[int]],
     faults: Mapping[str, Any],
     steps_of: Callable[[str, int], list[StepRecord]],
-    more: Sequence[Figure] = (),
+    more: Sequence[Figure],
+    told: Callable[[Finding], bool],
 ) -> None:
-    """Write what the doctor finds in the runs of these faults and seeds, and ``more``."""
+    """Write what the doctor finds in the runs of these faults and seeds, and ``more``; see :func:`command`."""
     figures, culprits, table, false = list[Figure](more), list[bool](), list[dict[str, object]](), 0
     for name, seeds in runs.items():
         right, seen = list[bool](), list[bool]()
         for seed in seeds:
             steps = steps_of(name, seed)
-            findings, culprit = diagnose(steps), faults[name].culprit if name in faults else None
+            findings, culprit = list(filter(told, diagnose(steps))), faults[name].culprit if name in faults else None
             table.append({"run": name, "seed": seed, "findings": [one.name for one in findings]})
             seen.append(crossed(steps))
             right.append(name in faults and bool(findings) and findings[0].name == faults[name].finding)

@@ -175,4 +175,4 @@ def refused() -> list[Figure]:
 
 
 if __name__ == "__main__":
-    command(__doc__, "doctor_trl", FAULTS, steps_of, {"η ÷ 30": [1]}, refused)
+    command(__doc__, "doctor_trl", FAULTS, steps_of, {"η ÷ 30": [1]}, refused, lambda finding: bool(finding.trl))
