@@ -259,6 +259,14 @@ class ServerEngine:
         self.sender = self._sender()
         return told
 
+    def answers(self) -> bool:
+        """Whether there is a server, and it is well."""
+        try:
+            self.server.get("/health", timeout=1)
+            return True
+        except EngineDiedError:
+            return False
+
     def _claim(self, run: str) -> None:
         """Another run may have just ended, and the server not yet have noticed."""
         end = time.monotonic() + SETTLE

@@ -15,6 +15,7 @@ ranks know alike. P: the policy's parameters. M: parts of micro-batches, of whic
 | self-check, each round | sharded: its passes, squared norms of its gradients; the largest differences | 9; 7 |
 | … with more than rounding | likewise, of the model's own rounding; what each layer gives, as objects | 7; 2; 1 |
 | sync of the engine | sharded: whole weights; death of an engine | P; 1 |
+| … of several servers | which are back, and how each begins; which have got them, as objects | 1; 1 each; 1 |
 | rollouts, each call | engines of several ranks: prompts, as objects; death of an engine | 1; 1 |
 | … with ``rollout.refill``, each time | how many groups agree, as objects; then as another call | 1 |
 | … with ``rollout.ahead`` | death of the engine under the batch that is due; the few of the newest weights | 1; 1 |
