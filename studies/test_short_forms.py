@@ -5,7 +5,7 @@ import os
 import pytest
 from short_forms import check
 
-NAMES = ["along", "bounds", "estimators", "history", "horizon", "lost", "overshoot", "ratios", "recomputed"]
+NAMES = ["along", "bounds", "estimators", "history", "horizon", "lost", "old", "overshoot", "ratios", "recomputed"]
 NAMES += ["advice", "pretrained", "prior", "results", "second_update", "tasks", "tiers"]
 
 

@@ -66,6 +66,7 @@ def test_the_step():
             "rollout/logprob_gap_max": 0.25,
             "rollout/age": 0.0,
             "rollout/ess": 5**2 / (4 * 7),
+            "rollout/growth": (4 + 64 + 9 + 1) / (4 + 32 + 9 + 1),
             "rollout/length": 20 / 6,
             "rollout/truncated": 1 / 6,
         }
@@ -78,6 +79,18 @@ def test_the_effective_sample_size_is_of_live_groups_and_never_overflows():
     assert tags(make_statistics(log_ratios=torch.full_like(far, -800)))["rollout/ess"] == pytest.approx(1)
     none_live = make_statistics(live=torch.zeros(3, dtype=torch.bool))
     assert math.isnan(tags(none_live)["rollout/ess"])
+
+
+def test_what_age_makes_of_the_second_moment():
+    """By norms, of live groups, whatever the size of the ratios; where none is known, by the ratios alone."""
+    logs, norms = torch.log(torch.tensor([[2.0, 1], [0.5, 3], [NAN, NAN]])).double(), [[4.0, 1], [2, 3], [NAN, NAN]]
+    given = {"log_ratios": logs, "square_norms": torch.tensor(norms).double()}
+    expected = (4 * 4 + 1 + 0.25 * 2 + 9 * 3) / (2 * 4 + 1 + 0.5 * 2 + 3 * 3)
+    assert make_statistics(**given).growth == pytest.approx(expected)
+    far = make_statistics(**given | {"log_ratios": logs + 800})
+    assert math.log(far.growth / expected) == pytest.approx(0) if math.isfinite(far.growth) else far.growth == math.inf
+    unknown = make_statistics(log_ratios=logs, square_norms=torch.full((3, 2), NAN).double())
+    assert unknown.growth == pytest.approx(1 / unknown.effective_sample_size)
 
 
 def test_gradient_norms():

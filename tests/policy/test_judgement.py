@@ -41,7 +41,7 @@ class Batches(OneBatch):
 def healthy(tmp_path_factory):
     """A policy's folder and three batches of its; of the second, response 13 is live and is not looked at before."""
     folder = tmp_path_factory.mktemp("model")
-    batches = [make_batch(folder, True, drift=0.02 * (k + 1), rewards=rewards(k)) for k in range(3)]
+    batches = [make_batch(folder, True, drift=0.05 * (k + 1), rewards=rewards(k)) for k in range(3)]
     return folder, batches
 
 
@@ -101,10 +101,11 @@ def test_a_batch_that_is_too_old_is_as_if_it_had_not_been(healthy, caplog):
     assert (policy.drops.count, policy.refusals.count) == (1, 0)
     assert policy.trainer.callback_metrics["train/dropped"] == 1
     (line,) = (record.getMessage() for record in caplog.records if record.name == "oblr.policy.judgement")
-    noise = 1 / statistics[1].effective_sample_size
+    noise = statistics[1].growth
+    assert noise > 1.001
     assert line == (
-        f"step 2 is dropped and nothing moves: its rollouts are of 1 steps before, and 1/ESS of their ratios is "
-        f"{noise:.3g}, more than policy.max_noise=1.001"
+        "step 2 is dropped and nothing moves: its rollouts are of 1 steps before, which multiplies the second moment "
+        f"of its gradients by {noise:.3g}, more than policy.max_noise=1.001"
     )
     assert trained(folder, [first, aged(second, 1), third], max_noise=noise + 1e-9)[2].drops.count == 0
     assert trained(folder, [first, aged(second, 1), third])[2].drops.count == 0

@@ -47,11 +47,11 @@ def mean_gradient(policy, behaviour, loss, baseline, group_size=3):
     return ((chance * coefficients)[:, None] * policy.gradients[at].flatten(0, 1)).sum(0)
 
 
-@pytest.mark.parametrize("age", [0, 1, 2])
+@pytest.mark.parametrize("age", [0, 1, 2, 4])
 @pytest.mark.parametrize("baseline", [NoBaseline(), RLOOBaseline(), GradientWeightedBaseline()], ids=lambda b: b.words)
 @pytest.mark.parametrize("lab", [Laboratory(), Sequences(), Endings(prompts=1)], ids=lambda lab: type(lab).__name__)
 def test_unbiased_at_any_age(lab, baseline, age):
-    *_, policy = labs = trained(lab, 2)
+    *_, policy = labs = trained(lab, 4)
     behaviour = labs[-1 - age]
     found = mean_gradient(policy, behaviour, PolicyGradientLoss(), baseline)
     assert (found - policy.gradient).norm() / policy.gradient.norm() < 1e-10

@@ -361,6 +361,19 @@ class StepStatistics:
         return (2 * logs.logsumexp(0) - (2 * logs).logsumexp(0)).exp().item() / max(len(logs), 1)
 
     @property
+    def growth(self) -> float:
+        """``Σ ρ²n / Σ ρn`` over the responses of live groups: what the ratios make of the gradients' second moment.
+
+        Weighed once less, responses of an older policy stand for the policy's own, so the denominator is that of fresh
+        ones. Rewards have no part in it, so it may decide what is learnt from. 1/ESS where norms are not known.
+        """
+        known = self.live[:, None] & self.log_ratios.isfinite() & (self.square_norms > 0)  # NaN is not
+        if not known.any():
+            return 1 / self.effective_sample_size
+        logs, sizes = self.log_ratios[known], self.square_norms[known].double().log()
+        return ((2 * logs + sizes).logsumexp(0) - (logs + sizes).logsumexp(0)).exp().item()
+
+    @property
     def entropy(self) -> float:
         """Mean entropy in nats of the next-token distribution over the tokens of live groups; NaN without any."""
         return (self.entropies[self.live].sum() / self.lengths[self.live].sum()).item()

@@ -108,12 +108,13 @@ class Refusals:
 class Drops:
     """Batches that nothing was learnt from, since their rollouts were too old.
 
-    Their noise is ``S Σρ²/(Σρ)²``, by which old weights multiply the second moment of the ratios. Whether a batch is
-    dropped depends on its ratios, never on its rewards. Where the policy has not moved since the weights that sampled a
-    batch, nothing in its ratios is of age, and it is used: so after a few drops the rollouts are young again.
+    Their noise is what their ratios make of the gradients' second moment,
+    :attr:`~oblr.batch.types.StepStatistics.growth`, in which rewards have no part. Where the policy has not moved since
+    the weights that sampled a batch, nothing in its ratios is of age, and it is used: so after a few drops the rollouts
+    are young again.
 
     Args:
-        most: that the noise of a batch may be; None: anything.
+        most: that the noise of a batch may be, over that of fresh rollouts; None: anything.
 
     Attributes:
         count: all of them.
@@ -125,15 +126,15 @@ class Drops:
 
     def judge(self, stats: StepStatistics, step: int) -> bool:
         """Whether the step's batch is dropped; the first rank then says why. ``stats.refused`` is known."""
-        age, noise = stats.batch.age, 1 / stats.effective_sample_size
+        age, noise = stats.batch.age, stats.growth
         dropped = self.most is not None and not stats.refused and age > self.still and noise > self.most
         self.still = self.still + 1 if dropped or stats.refused else 0
         if dropped:
             self.count += 1
             if of_run().rank == 0:
                 log.warning(
-                    "step %d is dropped and nothing moves: its rollouts are of %d steps before, and 1/ESS of their "
-                    "ratios is %.3g, more than policy.max_noise=%g",
+                    "step %d is dropped and nothing moves: its rollouts are of %d steps before, which multiplies the "
+                    "second moment of its gradients by %.3g, more than policy.max_noise=%g",
                     *(step + 1, age, noise, self.most),
                 )
         return dropped

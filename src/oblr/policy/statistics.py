@@ -55,6 +55,7 @@ def tags(stats: StepStatistics) -> dict[str, float]:
         "rollout/truncated": 1 - stats.finished.float().mean().item(),
         "rollout/age": float(stats.batch.age),
         "rollout/ess": stats.effective_sample_size,
+        "rollout/growth": stats.growth,
         "rollout/length": stats.lengths.float().mean().item(),
         **({} if stats.batch.refilled is None else {"rollout/refilled": float(stats.batch.refilled)}),
     }

@@ -67,8 +67,8 @@ class PolicyModule(LogsOnce):
         logprob_gap_mean: largest tolerated mean of |log π − log μ| over the tokens that a rank checks right after a
             sync, in nats.
         logprob_gap_p99: largest tolerated 99 % quantile of the same, in nats.
-        max_noise: most that old rollouts may multiply the second moment of their ratios by (``1/ESS``), or nothing is
-            learnt from them; with ``rollout.ahead``.
+        max_noise: most that old rollouts may multiply the second moment of the gradients by, or nothing is learnt from
+            them; with ``rollout.ahead``.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
         activation_checkpointing: whether what enters a block is kept, and the rest computed again in the backward pass,

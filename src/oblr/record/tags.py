@@ -17,6 +17,7 @@ TAGS = {
     "rollout/truncated": "Share of the responses that the token limit cut.",
     "rollout/age": "Steps that the policy has taken since the weights that its rollouts are of; see rollout.ahead.",
     "rollout/ess": "(Σρ)²/(S Σρ²) of the S live responses' ratios ρ: the share that counts as if it were fresh.",
+    "rollout/growth": "Σ ρ²n/Σ ρn: what the ratios make of the gradients' second moment; 1/ESS if norms n are unknown.",
     "rollout/refilled": "Prompts of the step that others replaced, since their rewards agreed; see rollout.refill.",
     "rollout/logprob_gap_mean": "Mean |log π − log μ| of tokens between policy and engine after the sync, in nats.",
     "rollout/logprob_gap_p99": "99 % quantile of |log π − log μ| of tokens between policy and engine, in nats.",
