@@ -34,8 +34,8 @@ PROJECTIONS = 16
 class Doctor(Observer):
     """Warns where an illness shows, each once, and says at the end what was found.
 
-    A resumed run knows the steps since. Under optimizers other than plain SGD it logs ``monitor/onward``, see
-    :class:`Ways`.
+    A resumed run knows the steps since, and the way of the last update. Under optimizers other than plain SGD it logs
+    ``monitor/onward``, see :class:`Ways`.
 
     Args:
         every: steps between two looks.
@@ -44,6 +44,12 @@ class Doctor(Observer):
     def __init__(self, every: Count = 10):
         self.every, self.ways = every, Ways()
         self.steps, self.said = deque[StepRecord](maxlen=MOST), set[str]()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ways": self.ways.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.ways.load_state_dict(state_dict["ways"])
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         self.ways.look(cast(PolicyModule, pl_module))
@@ -74,20 +80,34 @@ class Ways:
 
     def __init__(self) -> None:
         self.count = 0
+        self.sharded = False
         self.last: Gradient | None = None
         self.onward: float | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the parameters were before the last update: of each rank, where they are shards. Collective then."""
+        own = {} if self.last is None else self.last.next_places
+        return {"count": self.count, "places": of_run().objects(own) if self.sharded else [own]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Of other ranks than wrote it, or of a checkpoint without it, nothing is known."""
+        self.count, rank, places = state["count"], of_run().rank, state["places"]
+        if len(places) not in (1, of_run().count):
+            return
+        own = places[rank if len(places) > 1 else 0]
+        self.last = Gradient(0.0, {}, {}, {}, own) if own else None
 
     def look(self, policy: PolicyModule) -> None:
         """Before an update is made. Collective where parameters are shards."""
         if plain(policy):
             return
         names: dict[Tensor, str] = {p: name for name, p in policy.named_parameters() if p.requires_grad}
-        sharded = any(map(is_sharded, names))
-        rank = of_run().rank if sharded else 0
+        self.sharded = any(map(is_sharded, names))
+        rank = of_run().rank if self.sharded else 0
         seeds = [f"{rank} {self.count + later}" for later in range(2)]
         this = Gradient.of(names, PROJECTIONS, seeds)
         if self.last is not None:
-            self.onward = onward(self.last, this, of_run().reduce if sharded else lambda sums: sums)
+            self.onward = onward(self.last, this, of_run().reduce if self.sharded else lambda sums: sums)
         self.last, self.count = this, self.count + 1
 
     def taken(self) -> float | None:
