@@ -150,13 +150,13 @@ def main() -> None:
         kept.lines_of(path).unlink(missing_ok=True)
         found.unlink(missing_ok=True)
     if asked.quick or asked.moments:
-        sizes = (2, 16) if asked.quick else (16, 256)
+        sizes = (4, 32) if asked.quick else (16, 256)
         with found.open("a") as lines:
             for figure in moments(asked.moments or task, asked.more, horizon, *sizes):
                 lines.write(json.dumps(asdict(figure)) + "\n")
         if asked.moments:
             return
-    small = ("rollout.prompts_per_step=2", "data.held_out.size=4") if asked.quick else ()
+    small = ("rollout.prompts_per_step=4", "data.held_out.size=8") if asked.quick else ()
     runs = Runs(path, everywhere=small)
     share, shares = map(int, asked.share.split("/"))
     seeds = asked.seeds[:2] if asked.quick else asked.seeds
