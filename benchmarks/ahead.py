@@ -114,7 +114,7 @@ def main() -> None:
     torch.set_num_threads(1)
     count, steps = (1, FIRST + 1) if quick else (11, FIRST + 12)
     overrides = ("rollout.prompts_per_step=4",) if quick else ()
-    figures, kept = list(predicted((4,) if quick else (4, 8))), {}
+    figures, kept = list(predicted(() if quick else (4, 8))), {}
     with tempfile.TemporaryDirectory() as name:
         at_once = "rollout.engines.server.max_num_seqs=32"
         cfg = composed([*BASE, *overrides, at_once, f"paths.output_dir={name}"])
