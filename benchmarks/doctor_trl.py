@@ -30,9 +30,6 @@ from oblr.statistics.trl import watch
 
 RATE = 1e-4
 
-#: Rewards of a step's completions, given their answers.
-Rewards = Callable[[Sequence[str], Sequence[str]], list[float]]
-
 
 def right(completions: Sequence[str], answers: Sequence[str]) -> list[float]:
     pairs = zip(completions, answers, strict=True)

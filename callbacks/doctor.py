@@ -85,12 +85,12 @@ class Ways:
         self.onward: float | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the parameters were before the last update: of each rank, where they are shards. Collective then."""
+        """Projections of the parameters before the last update; of shards, those of each rank. Collective then."""
         own = {} if self.last is None else self.last.next_places
         return {"count": self.count, "places": of_run().objects(own) if self.sharded else [own]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Of other ranks than wrote it, or of a checkpoint without it, nothing is known."""
+        """Go on from a checkpoint; one of another number of ranks, with shards, says nothing of the last update."""
         self.count, rank, places = state["count"], of_run().rank, state["places"]
         if len(places) not in (1, of_run().count):
             return
@@ -111,7 +111,7 @@ class Ways:
         self.last, self.count = this, self.count + 1
 
     def taken(self) -> float | None:
-        """What was found, once."""
+        """The cosine that the last :meth:`look` found, once; None where there is none."""
         found, self.onward = self.onward, None
         return found
 

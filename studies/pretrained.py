@@ -1,6 +1,6 @@
 """What do baselines do for pretrained weights? SmolLM2-135M-Instruct, on sums and on summaries of dialogues.
 
-    python studies/smollm2.py [--share K/N] [--moments TASK] [--kept] [--quick]
+    python studies/pretrained.py [--share K/N] [--moments TASK] [--kept] [--quick]
 
 - **Moments** (``--moments``): at the model as it was published, and after 60 steps of RLOO, 16 prompts with 256
   responses to each: second moments ``Σ A_i² n_i`` of each baseline over RLOO's and the optimum's, as ``prior.py`` has

@@ -143,6 +143,16 @@ def test_it_is_taken_back_with_new_weights(engine, caplog):
     assert {one.weight_version for one in engine.servers} == {engine.weight_version} == {3}
 
 
+def test_ranks_go_by_the_deaths_that_the_first_has_met(engine, monkeypatch):
+    """This one has lost another server than that one, which has found none back."""
+    engine.living = [engine.servers[0], engine.servers[1]]
+    said = iter([([0], []), {}])  # which are lost and back, and which have failed in the sync
+    monkeypatch.setattr("oblr.rollout.servers.of_run", lambda: SimpleNamespace(objects=lambda own: [next(said), own]))
+    engine.sync(weights(), 2)
+    assert ports(engine) == [2, 3]
+    assert [one.weight_version for one in engine.servers] == [1, 2, 2]
+
+
 def test_the_engine_dies_with_the_last(engine):
     for one in engine.servers:
         one.well = False

@@ -59,7 +59,7 @@ class ServersEngine:
         self.living: list[ServerEngine] = []
 
     def start(self) -> None:
-        """Those that answer; where none does, one after the other is waited for. Collective."""
+        """Start with the servers that answer; where none does, wait for one after the other. Collective."""
         self.weight_version, self.living = None, []
         there = of_run().objects([k for k, one in enumerate(self.servers) if one.answers()])[0]
         deaths = []
@@ -81,16 +81,19 @@ class ServersEngine:
         return None
 
     def sync(self, weights: Iterable[Item], version: int) -> None:
-        """To those that live and those that are back. All ranks agree on which have got them. Collective."""
+        """Send the weights to servers that live and to those that are back; which, the first rank says. Collective."""
         self.weight_version = None
-        back = [k for k, one in enumerate(self.servers) if one not in self.living and one.answers()]
-        for k in of_run().objects(back)[0]:
+        lost = [k for k, one in enumerate(self.servers) if one not in self.living]
+        back = [k for k in lost if self.servers[k].answers()]
+        lost, back = of_run().objects((lost, back))[0]  # another rank may have met other deaths
+        self.living = [one for k, one in enumerate(self.servers) if k not in lost]
+        for k in back:
             if self._started(self.servers[k]) is None:
                 log.warning("the rollout server at %s is back", self.servers[k].server.url)
                 self.living.append(self.servers[k])
         deaths = Broadcast([_sync(one, version) for one in self.living]).send(weights)
-        failed: dict[int, str] = {k: str(death) for k, death in enumerate(deaths) if death is not None}
-        failed = of_run().objects(failed)[0]  # the first rank sends
+        failed = {k: str(death) for k, death in enumerate(deaths) if death is not None}
+        failed = of_run().objects(failed)[0]
         self._leave_out([(self.living[k], why) for k, why in failed.items()])
         self.weight_version = version
 
@@ -100,6 +103,7 @@ class ServersEngine:
                 self.living.remove(one)
                 log.warning("a rollout server is left out: %s", why)
         if dead and not self.living:
+            self.weight_version = None
             raise EngineDiedError(dead[-1][1])
 
     def generate(
@@ -156,12 +160,12 @@ def _sync(one: ServerEngine, version: int) -> Callable[[Iterable[Item]], None]:
 
 
 def _of_part(done: Done, first: int) -> Done:
-    """Of a part of the prompts."""
+    """``done`` for prompts of which ``first`` is the first one's place among all."""
     return lambda query, j, completion: done(first + query, j, completion)
 
 
 class Left:
-    """What is left of a step's prompts, in parts; several threads take them.
+    """Parts of a step's prompts that are not sampled yet, which several threads take.
 
     Args:
         count: of prompts.

@@ -90,7 +90,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What lies in ``.grad``, and where the parameters are.
+    """The gradient in ``.grad`` and the parameters themselves, by random projections.
 
     Attributes:
         square: its squared norm.
@@ -106,7 +106,7 @@ class Gradient:
 
     @classmethod
     def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str]) -> Self:
-        """What this rank has of it, which is a part where parameters are shards: each rank needs seeds of its own then.
+        """Project this rank's gradients and parameters; where they are shards, each rank needs seeds of its own.
 
         Args:
             names: of the parameters.
