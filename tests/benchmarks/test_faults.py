@@ -46,6 +46,7 @@ def test_a_kill_comes_when_its_phase_ends_at_the_latest(tmp_path, monkeypatch):
         assert killed == [{"phase": "rollout", "step": 2}] * (epoch > 0)
 
 
+@pytest.mark.wide
 def test_faults_leave_what_was_there(reference, tmp_path):
     """One after the other in one run, which at last loses its newest checkpoint and still ends with the same bits."""
     folder = reference.until(2, tmp_path / "run")

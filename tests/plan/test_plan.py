@@ -135,10 +135,10 @@ def test_copies_hold_what_as_many_shards_hold_and_exchange_gradients_besides():
 @pytest.mark.parametrize(
     ("world", "depths", "passes", "lora"),
     [
-        (World(8, sharded=True, mixed=True, checkpointing=2), [7, 9, 11], "two", LoRA(4, 8.0, ["q_proj"], 0)),
+        (World(mixed=True, gpu=False), [3, 4, 5], "one", None),
         *wide(
+            (World(8, sharded=True, mixed=True, checkpointing=2), [7, 9, 11], "two", LoRA(4, 8.0, ["q_proj"], 0)),
             (World(8, sharded=True, mixed=True, checkpointing=1), [5, 6, 7], "two", LoRA(4, 8.0, ["q_proj"], 0)),
-            (World(mixed=True, gpu=False), [3, 4, 5], "one", None),
             (World(mixed=True, gpu=False, checkpointing=2), [6, 8, 10], "one", None),
             (World(mixed=True, checkpointing=3), [7, 10, 13], "one", None),
         ),
@@ -289,6 +289,7 @@ def test_a_server_on_the_trainers_gpu_takes_its_share(settings, share):
     assert kv_token == 0
 
 
+@pytest.mark.wide
 def test_the_command_line(tmp_path):
     """An experiment fits where it is written for, and nothing is written."""
     small = ["policy.token_budget=4096", "rollout.group_size=2", "rollout.prompts_per_step=16"]

@@ -48,6 +48,7 @@ def test_runs_are_as_old_as_was_asked_for_and_can_be_repeated(train, tmp_path, p
     assert all(torch.equal(other[name], weight) for name, weight in one.items())
 
 
+@pytest.mark.wide
 def test_a_killed_run_goes_on_and_trains_on_every_prompt_once(train, tmp_path, pocket_server, now, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     with lent(pocket_server) as url:

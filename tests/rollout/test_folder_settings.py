@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from conftest import POCKET
+from conftest import POCKET, wide
 from transformers import AutoTokenizer
 
 from oblr.batch.types import Sampling
@@ -14,7 +14,7 @@ from oblr.rollout.hf import HFEngine
 from oblr.rollout.vllm import VLLMEngine
 
 
-@pytest.mark.parametrize("kind", ["hf", "vllm"])
+@pytest.mark.parametrize("kind", ["hf", *wide("vllm")])
 def test_a_folders_generation_config_changes_no_sample(tmp_path, kind):
     """A repetition penalty would draw from another distribution than the log-probabilities are of."""
     tokenizer, model = AutoTokenizer.from_pretrained(POCKET), PolicyModel(load_model(str(POCKET), "float32"), 1.0)

@@ -194,6 +194,7 @@ def test_all_copies_of_the_policy_get_new_weights(tmp_path, model, problems, tok
         copies.close()
 
 
+@pytest.mark.wide
 def test_a_corrupted_transfer_ends_the_run(train, tmp_path, engine, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     target = "rollout.engines.server._target_=stale.CorruptingServer"

@@ -101,6 +101,7 @@ def test_a_process_alone_leaves_a_foreign_group_alone(one_sided, tmp_path):
     assert load(tmp_path / "a.ckpt", model, optimizer) == {"epoch": 3}
 
 
+@pytest.mark.wide
 def test_a_run_survives_the_group_that_vllm_leaves(train, monkeypatch):
     """Training, both evaluations, checkpoints and export; then again from the checkpoint."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests' / 'helpers'}")

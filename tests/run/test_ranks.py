@@ -7,7 +7,7 @@ import pytest
 import torch
 import warm
 from collectives import recorded
-from conftest import ROOT, VOCAB
+from conftest import ROOT, VOCAB, wide
 from rank_worker import LENGTHS, POISONED, RANKS
 from safetensors.torch import load_file
 
@@ -116,6 +116,7 @@ def test_copies_that_are_sharded_equal_one_process(tmp_path):
     assert_equal(resumed, kept, "resumed by one process")
 
 
+@pytest.mark.wide
 def test_unequal_shares_do_not_hang(tmp_path):
     """One rank has no live group. Of the second micro-batch one has 24 targets, the other 20; 22 need no slices."""
     folder = tmp_path / "untied"
@@ -129,11 +130,14 @@ def test_a_step_without_any_live_group_leaves_shards(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "passes"), [("fsdp", "one:40"), pytest.param("ddp", "two:60", marks=pytest.mark.wide)]
+    ("kind", "passes", "settings"),
+    [
+        ("fsdp", "one:40", ("shaped", "past")),
+        *wide(("fsdp", "one:40", ("tokens", "step")), ("ddp", "two:60", ("tokens", "shaped", "past", "step"))),
+    ],
 )
-def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path, kind, passes):
+def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path, kind, passes, settings):
     """Baselines that learn, with penalties, several updates and groups of equal rewards."""
-    settings = ("tokens", "shaped", "past", "step")
     folder = tmp_path / "tied"
     folder.mkdir()
     singles = run(folder, "single", "mixed", *(f"{name}:two:60" for name in settings))

@@ -191,6 +191,7 @@ def test_what_cannot_be_written_or_is_watched_already_is_known_at_once(tmp_path)
         watch(one)
 
 
+@pytest.mark.wide
 def test_two_ranks_end_with_the_same_bits_and_see_what_one_does(tmp_path):
     """A prompt's responses are spread over the ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
