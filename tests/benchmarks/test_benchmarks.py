@@ -32,7 +32,7 @@ NAMES = [
     "step_time",
     "watched",
 ]
-NAMES += ["contract", "kills"]  # make contract and make soak, which make bench does not run
+NAMES += ["contract", "kills", "ahead_kills"]  # make contract and make soak, which make bench does not run
 #: What `make test` runs too.
 KEPT = ("contract",)
 

@@ -68,6 +68,7 @@ from oblr.run.checkpoint import save
         (["policy.dtype=float12"], "policy.dtype", ["float12"]),
         (["ckpt_path=no/such.ckpt"], "ckpt_path", ["no/such.ckpt"]),
         (["ckpt_path=last"], "ckpt_path", ["no checkpoint"]),
+        (["data=local", "data.held_out_path=x", "data.path=x", "data.order=easy_first"], "data.order", ["pass rates"]),
         (["data.train.params.min_terms=9"], "data.task", ["chain_sum"]),
         (["reward=python", "reward.path=no.such_reward"], "", ["reward", "no.such_reward"]),
         (["reward=python"], "", ["reward.path"]),

@@ -7,8 +7,10 @@ import pytest
 from conftest import POCKET
 
 from oblr.data.filters import Filtered, PassRate, PromptLength
+from oblr.data.ordered import Ordered
 from oblr.data.overlap import Disjoint, overlaps
 from oblr.data.prompts import PromptFormat, encode, load
+from oblr.data.shuffled import Shuffled
 from oblr.data.table import TableProblems
 from oblr.errors import SettingError
 from oblr.problem import Problem
@@ -118,3 +120,27 @@ def test_difficulty_keeps_pass_rates_in_an_interval(tmp_path):
 def test_bad_results(tmp_path, row, bounds, message):
     with pytest.raises(SettingError, match=f"^{message}"):
         PassRate(results(tmp_path, row), *bounds)
+
+
+def test_an_order_by_pass_rates(tmp_path):
+    """The next pass is in the same order but for equal rates, and any place can be had first, as after a resume."""
+    train = table(tmp_path, *"abcdefgh")
+    rates = {f"rows/{i}": rate for i, rate in enumerate([0.5, 1, 0, 0.5, 0.5, 0.25, 0.5, 0.5])}
+    path = results(tmp_path, *({"id": key, "pass_rate": rate} for key, rate in rates.items()))
+    easy, hard, given = (Ordered(train, 3, order, path) for order in ("easy_first", "hard_first", "given"))
+    passes = [[easy[start + i].id for i in range(8)] for start in (0, 8, 16)]
+    assert all([rates[i] for i in one] == sorted(rates.values(), reverse=True) for one in passes)
+    assert all(sorted(one) == sorted(rates) for one in passes)
+    assert len(set(map(tuple, passes))) > 1
+    assert Ordered(train, 3, "easy_first", path)[17].id == passes[2][1]
+    assert [rates[hard[i].id] for i in range(8)] == sorted(rates.values())
+    assert [given[i].id for i in range(16)] == 2 * list(rates)
+    with pytest.raises(SettingError, match=r"^data\.order: easy_first needs pass rates"):
+        Ordered(train, 3, "easy_first")
+    with pytest.raises(SettingError, match=r"^data\.difficulty\.path: rows/7 has no pass rate in "):
+        Ordered(train, 3, "hard_first", results(tmp_path, *({"id": f"rows/{i}", "pass_rate": 1} for i in range(7))))
+
+
+def test_the_usual_order_is_that_of_the_seed_alone(tmp_path):
+    train = table(tmp_path, *"abcdefgh")
+    assert [Ordered(train, 3)[i].id for i in range(24)] == [Shuffled(train, 3)[i].id for i in range(24)]

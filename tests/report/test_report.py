@@ -188,6 +188,7 @@ def test_pictures_show_the_curves_of_one_run_and_means_and_bands_of_several(tmp_
     assert [label for label, _ in lines(runs[:1], ["train/reward", "train/lr"])] == ["training reward", "learning rate"]
 
 
+@pytest.mark.wide
 def test_the_report_does_not_depend_on_the_logger(tmp_path):
     """But for what it costs: how long things took, and the logger's own settings."""
     small = ("rollout.engine=hf", "rollout.prompts_per_step=2", "rollout.group_size=2", "data.held_out.size=2")

@@ -64,6 +64,7 @@ def test_an_engine_ends_at_either_and_has_the_policys_logprobs(chat, kind):
         assert (model(packed)[0] - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
+@pytest.mark.wide
 def test_a_run_and_an_evaluation_end_at_either(chat, tmp_path):
     """Half of those that end would else go on to the limit."""
     folder, _ = chat

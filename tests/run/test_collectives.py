@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from collectives import ONE_SIDED, BesideAnother, recorded, two_ranks_on_paper
-from conftest import ROOT, wide
+from conftest import ROOT
 from lightning import LightningModule
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from rooms import sources
@@ -199,7 +199,8 @@ def test_nobody_else_asks_for_a_group_or_moves_a_tensor():
     assert found == {"ranks", "meeting", "dry_run", "gathered"}
 
 
-@pytest.mark.parametrize("kind", ["fsdp", *wide("ddp")])
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
 def test_a_run_of_two_ranks_goes_by_the_plan(train, tmp_path, monkeypatch, kind):
     """Everything that a run has: the same collectives on both ranks, by no other route than those of the plan."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests' / 'helpers'}")

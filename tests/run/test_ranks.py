@@ -82,13 +82,13 @@ TWO, ONE = "two:60", "one:40"  # where 40 are too few, a group is cut
 @pytest.mark.parametrize(
     ("tying", "rewards", "ways"),
     [
-        ("tied", "first", {"fsdp": (("plain", TWO), ("lora", ONE)), "ddp": (("plain", ONE), ("lora", TWO))}),
-        pytest.param(
-            *("untied", "all", {"fsdp": (("plain", ONE), ("lora", TWO)), "ddp": (("plain", TWO), ("lora", ONE))}),
-            marks=pytest.mark.wide,
+        ("tied", "first", {"fsdp": (("plain", TWO), ("lora", ONE))}),
+        *wide(
+            ("tied", "first", {"ddp": (("plain", ONE), ("lora", TWO))}),
+            ("untied", "all", {"fsdp": (("plain", ONE), ("lora", TWO)), "ddp": (("plain", TWO), ("lora", ONE))}),
         ),
     ],
-    ids=["tied", "untied"],
+    ids=["tied", "tied, copies", "untied"],
 )
 def test_two_ranks_equal_one_process(tmp_path, tying, rewards, ways):
     folder = tmp_path / tying
