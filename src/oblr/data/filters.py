@@ -91,17 +91,7 @@ class PassRate:
         if low > high:
             raise SettingError("data.difficulty", f"[{low}, {high}] are no pass rates", "use low <= high")
         self.path, self.low, self.high = path, low, high
-        self.rates: dict[str, float] = {}
-        if path is None:
-            return
-        rows = read_rows(path, None, "train")
-        for row, place in zip(rows.records, rows.places, strict=True):
-            try:
-                self.rates[str(row["id"])] = float(row["pass_rate"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise SettingError(
-                    "data.difficulty.path", f"{place} has no id with a pass_rate", "give a result of src/eval.py"
-                ) from error
+        self.rates = {} if path is None else pass_rates(path)
 
     def __call__(self, problems: Sequence[Problem]) -> tuple[list[bool], str]:
         if self.path is None:
@@ -113,3 +103,20 @@ class PassRate:
         if strange := self.rates.keys() - {problem.id for problem in problems}:
             why += f" ({len(strange):,} of its ids are no problem's, {min(strange)!r} for one)"
         return [rate is not None and self.low <= rate <= self.high for rate in rates], why
+
+
+def pass_rates(path: str) -> dict[str, float]:
+    """Pass rates by the ids of problems, from a folder or file as :class:`PassRate` takes it.
+
+    Raises:
+        SettingError: a row without one of the two.
+    """
+    rows, rates = read_rows(path, None, "train"), {}
+    for row, place in zip(rows.records, rows.places, strict=True):
+        try:
+            rates[str(row["id"])] = float(row["pass_rate"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingError(
+                "data.difficulty.path", f"{place} has no id with a pass_rate", "give a result of src/eval.py"
+            ) from error
+    return rates

@@ -27,7 +27,11 @@ class Shuffled:
 
     def __getitem__(self, index: int) -> Problem:
         number, place = divmod(index, len(self))
-        return self.source[_order(self.seed, number, len(self))[place]]
+        return self.source[self.shuffled(number)[place]]
+
+    def shuffled(self, number: int) -> list[int]:
+        """Places in the source, in the order of a pass, which are counted from 0."""
+        return _order(self.seed, number, len(self))
 
     def __iter__(self) -> Iterator[Problem]:
         return (self[index] for index in range(len(self)))

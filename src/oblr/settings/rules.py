@@ -80,6 +80,8 @@ def choice_of_problems(get: Callable[[str], Any]) -> Iterator[SettingError]:
     low, high = get("data.difficulty.low"), get("data.difficulty.high")
     if low is not None and high is not None and low > high:
         yield SettingError("data.difficulty.low", f"{low} exceeds data.difficulty.high={high}", "lower it")
+    if str(get("data.order")).endswith("_first") and get("data.difficulty.path") is None:
+        yield SettingError("data.order", "it needs pass rates", "give data.difficulty.path, a result of src/eval.py")
 
 
 def evaluation(get: Callable[[str], Any]) -> Iterator[SettingError]:

@@ -38,6 +38,7 @@ DATA: Section = section(
     **of("oblr.data.table.TableProblems", "name", "split", "columns", "answer_after", "root", "limit_mib"),
     max_prompt_tokens=(Count | None, "longest prompt, tokens; longer ones are dropped; null: they are an error"),
     difficulty=(section(**of("oblr.data.filters.PassRate")), "keep what a model has got right at such a rate"),
+    **of("oblr.data.ordered.Ordered", "order"),
     decontaminate_against=(Parts(Part("oblr.data")), "problem sets that training must not have seen"),
     weights=(dict[str, Positive], "how often each preset of a mixture is drawn from, over the others"),
     train=(Part("oblr.data"), "training problems"),
