@@ -18,7 +18,7 @@
 # make bench    measure everything that the README and benchmarks/results/ claim: hours;  BENCHMARKS_DIR=<folder of
 #               published problems as JSONL> for what is measured on those
 # make studies  measure again what docs/findings.md says of the method, into studies/results/: hours
-# make soak     kill runs and let them meet faults, half an hour; a second call goes on where the first was stopped
+# make soak     kill runs and let them meet faults, an hour; a second call goes on where the first was stopped
 # make mutants  plant 64 mistakes in a copy of the code, one at a time, and see which of them the tests notice: half an hour;
 #               ARGS="--since REV": in functions that differ;  --room callbacks, --sample 20 --seed 3, --minutes 5, --jobs 2, FILE
 # make again    the whole suite five times; ARGS="--runs 5 --busy 2": beside processes that compute; ARGS=--record: what all such runs say
@@ -131,6 +131,7 @@ studies: smollm2
 soak: $(STAMP)
 	$(PY) benchmarks/faults.py
 	$(PY) benchmarks/kills.py
+	$(PY) benchmarks/ahead_kills.py
 
 mutants: $(STAMP)
 	PYTHONPATH=benchmarks:tests/helpers $(PY) tests/mutate.py $(ARGS)

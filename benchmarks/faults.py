@@ -165,6 +165,7 @@ class Reference:
         assert ended.status == 0, ended
         seconds = json.loads(folder.with_suffix(".journal").read_text())
         self.seconds = {phase: statistics.median(spent) for phase, spent in seconds.items()}
+        self.step = statistics.median(read_curves(folder)["time/step"][1])
         self.digests = {path.name: digests(path) for path in by_age(folder / "checkpoints")}
 
     def has(self, folder: Path) -> bool:

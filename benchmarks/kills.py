@@ -68,8 +68,8 @@ def strike(reference: Reference, folder: Path, seed: int) -> Struck:
     else:
         place = seed % 3
         process = "below it" if place else "started by the run"
-        delay = rng.random() * reference.seconds["rewards"]
-        how = f"KillReward, phase: rewards, step: {step}, seconds: {delay:.4f}, place: {place}"
+        delay = rng.random() * reference.seconds["rollout"]  # responses are scored as they end
+        how = f"KillReward, phase: rollout, step: {step}, seconds: {delay:.4f}, place: {place}"
     ended = train(folder, *setup.command, f"steps={setup.steps}", strike=how)
     journal = folder.with_suffix(".journal")
     struck = json.loads(journal.read_text())["step"] if journal.exists() else 0

@@ -40,7 +40,6 @@ class Phases(Callback):
         self.trainer, self.engine = trainer, trainer.datamodule.engine  # type: ignore[attr-defined]
         self.engine.generate = self.during("rollout", self.engine.generate)
         self.pool = trainer.datamodule.reward_pool  # type: ignore[attr-defined]
-        self.pool.score = self.during("rewards", self.pool.score)
         checkpoint.save = self.during("checkpoint", checkpoint.save)
         policy.measure = self.around(policy.measure)
 
@@ -141,8 +140,7 @@ class KillServer(Kill):
         """Nothing happens."""
 
     def victim(self) -> int:
-        find = ["pgrep", "-g", str(self.engine.process.process.pid), "-f", self.process]
-        return int(subprocess.run(find, capture_output=True, text=True, check=True).stdout.split()[-1])
+        return of_server(self.engine, self.process)
 
 
 class KillServerAndClock(KillServer):
@@ -154,10 +152,7 @@ class KillServerAndClock(KillServer):
 
 
 class KillReward(Kill):
-    """SIGKILL to one of the processes that score: ``place`` 0 is one that the run has started, 1 and more are below it.
-
-    The clock is set back an hour then.
-    """
+    """SIGKILL to one of the processes that score, with the clock set back an hour then."""
 
     def __init__(self, phase: str, step: int, journal: str, seconds: float, place: int):
         super().__init__(phase, step, journal, seconds)
@@ -168,9 +163,47 @@ class KillReward(Kill):
         set_back(Path(self.trainer.default_root_dir))
 
     def victim(self) -> int:
-        first = random.Random(self.delay).choice(self.pool.slots).process.pid
-        pids = [first, *descendants(first)]
-        return pids[min(self.place, len(pids) - 1)]
+        return that_scores(self.pool, self.place, random.Random(self.delay))
+
+
+class KillMeanwhile(Strike):
+    """SIGKILL so many seconds after a step has begun, whatever is going on by then: with ``rollout.ahead`` much is.
+
+    ``process`` is "trainer", "reward process", or what a process of the run's own vLLM server has in its command line.
+    """
+
+    def __init__(self, step: int, journal: str, seconds: float, process: str):
+        super().__init__("", step, journal)
+        self.timer, self.process = threading.Timer(seconds, self.kill), process
+        self.timer.daemon = True
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        if self.trainer.current_epoch + 1 == self.step:
+            self.timer.start()
+
+    def kill(self) -> None:
+        match self.process:
+            case "trainer":
+                victim = os.getpid()
+            case "reward process":
+                victim = that_scores(self.pool, 1, random.Random(self.step))
+            case _:
+                victim = of_server(self.engine, self.process)
+        self.strike()
+        os.kill(victim, signal.SIGKILL)
+
+
+def of_server(engine: Any, process: str) -> int:
+    """The process of the run's own vLLM server that has ``process`` in its command line."""
+    find = ["pgrep", "-g", str(engine.process.process.pid), "-f", process]
+    return int(subprocess.run(find, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+def that_scores(pool: Any, place: int, rng: random.Random) -> int:
+    """A process that scores: ``place`` 0 is one that the run has started, 1 and more are below it."""
+    first = rng.choice(pool.slots).process.pid
+    pids = [first, *descendants(first)]
+    return pids[min(place, len(pids) - 1)]
 
 
 def set_back(folder: Path, hours: float = 1) -> None:
