@@ -1,26 +1,30 @@
 """Runs on disk: a table of columns, which is small, and beside it a file with a line for each run made since.
 
-Squares of gradients are kept in float32. All else is as it was measured.
+Squares of gradients and learning rates are kept to 13 binary digits, 1 part in 8,192. All else is as it was measured.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 #: Of every step: nearly all of these numbers are different, so that their bytes are sorted by place.
-SQUARES = ("mean_square", "square_mean", "alignment")
+ROUNDED = ("mean_square", "square_mean", "alignment", "lr")
+#: Binary digits after the first that a rounded number keeps of the 23 of float32.
+DIGITS = 12
 #: Whose values come again, or much like each other: each is kept once. Means of rewards are float32's.
-ALIKE = ("overrides", "reward", "lr", "tokens")
+ALIKE = ("overrides", "reward", "tokens")
 SCHEMA = pa.schema(
     {
         **{"task": pa.string(), "overrides": pa.list_(pa.string()), "revision": pa.string()},
         "accuracy": pa.map_(pa.string(), pa.float64()),
-        **dict.fromkeys(("reward", *SQUARES), pa.list_(pa.float32())),
-        **{"lr": pa.list_(pa.float64()), "tokens": pa.list_(pa.int32()), "threads": pa.int16()},
+        **dict.fromkeys(("reward", *ROUNDED), pa.list_(pa.float32())),
+        **{"tokens": pa.list_(pa.int32()), "threads": pa.int16()},
         **dict.fromkeys(("rollout_seconds", "update_seconds", "second_moment", "rloo"), pa.float64()),
     }
 )
@@ -61,6 +65,8 @@ def fold(table: Path) -> None:
     rows = [{name: run[name] for name in RUN} | run["record"] for run in read(table)]
     if unknown := set().union(*rows) - {*SCHEMA.names}:
         raise ValueError(f"{table} has no column for {', '.join(sorted(unknown))}")
+    for row in rows:
+        row |= {name: rounded(row[name]) for name in ROUNDED if row.get(name) is not None}
     unfinished = table.with_suffix(".unfinished")
     pq.write_table(
         pa.Table.from_pylist(rows, SCHEMA),
@@ -68,7 +74,13 @@ def fold(table: Path) -> None:
         compression="zstd",
         compression_level=22,
         use_dictionary=["task", "revision", *(f"{name}.list.element" for name in ALIKE)],
-        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in SQUARES},
+        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in ROUNDED},
     )
     unfinished.replace(table)
     lines_of(table).unlink(missing_ok=True)
+
+
+def rounded(numbers: Sequence[float]) -> NDArray[np.float32]:
+    """Numbers to :data:`DIGITS` binary digits, so that the bytes of the others are all alike."""
+    fractions, exponents = np.frexp(np.asarray(numbers, np.float64))
+    return np.ldexp(np.round(fractions * 2.0 ** (DIGITS + 1)), exponents - DIGITS - 1).astype(np.float32)
