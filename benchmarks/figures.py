@@ -106,14 +106,14 @@ def write(name: str, figures: list[Figure], keep: bool = False, **details: Any) 
 
 
 def text(result: dict[str, Any]) -> str:
-    """JSON with a line for each figure, and for each entry of other tables; numbers to ten digits."""
+    """JSON with a line for each figure, and for each entry of other tables; numbers to twelve digits."""
 
     def short(part: Any) -> Any:
         if isinstance(part, dict):
             return {name: short(of) for name, of in part.items()}
         if isinstance(part, list | tuple):
             return [short(of) for of in part]
-        return float(f"{part:.10g}") if isinstance(part, float) else part
+        return float(f"{part:.12g}") if isinstance(part, float) else part
 
     def dumped(part: Any) -> str:
         return json.dumps(short(part), ensure_ascii=False)
