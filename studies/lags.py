@@ -33,6 +33,7 @@ from oblr.baselines.rloo import RLOOBaseline
 from oblr.batch.types import ResponseTokens
 from oblr.losses.band import BandLoss
 from oblr.losses.base import Surrogate
+from oblr.losses.ess import ESSLoss
 from oblr.losses.policy_gradient import PolicyGradientLoss
 
 PROMPTS, LENGTH, SIZE, N, G = 4, 6, 12, 8, 4
@@ -65,6 +66,7 @@ WAYS = {
     "ratios, weights ρ²n of the others": Way(EXACT, GradientWeightedBaseline()),
     "ratios ≤ 2": Way(PolicyGradientLoss("sequence", truncate=2.0), RLOO),
     "ratios in [0.5, 2], else left out": Way(BandLoss("sequence", 0.5, 2.0), RLOO),
+    "ratios ≤ ESS of the group": Way(ESSLoss(), RLOO),
     "ratios, rate by √ESS": Way(EXACT, RLOO, root=True),
     "ratios, max_noise=1.5": Way(EXACT, RLOO, most=1.5),
     "ratios, max_noise=4": Way(EXACT, RLOO, most=4.0),

@@ -30,7 +30,7 @@ OPTIONS = {
     "train": (
         *((f"schedule={name}",) for name in ("constant", "linear", "noise", "noise_linear", "snr_linear")),
         *((f"baseline={name}",) for name in ("adaptive", "batch_mean", "opo", "shrinkage", "value")),
-        *((f"loss={name}",) for name in ("band", "capo", "cispo", "gepo", "gspo", "ppo_clip")),
+        *((f"loss={name}",) for name in ("band", "capo", "cispo", "ess", "gepo", "gspo", "ppo_clip")),
         *(("kl=k3",), ("gradnorm=sketch",), ("optimizer=adamw",), ("callbacks=benchmarks",), ("trainer=fsdp",)),
         *(("data=gsm8k",), ("data=mixture",), ("reward=sum",), ("reward=math",), ("reward=working",)),
     ),

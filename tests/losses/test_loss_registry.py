@@ -131,6 +131,11 @@ def within(ratio: float, low: float, high: float) -> float:
     return ratio if low <= ratio <= high else 0.0
 
 
+def share(ratios: list[float]) -> float:
+    """Effective sample size, over the number of ratios."""
+    return sum(ratios) ** 2 / len(ratios) / sum(ratio * ratio for ratio in ratios)
+
+
 def ppo_loop(low, high):
     return lambda group, i, t, advantage: unless_clipped(token(group, i, t), advantage, low, high)
 
@@ -227,6 +232,15 @@ def band(low, high, ratio=lambda response: response.ratios):
     return lambda response: ratio(response) * ((ratio(response) >= low) & (ratio(response) <= high))
 
 
+def effective(ratios):
+    return (ratios.mean().square() / ratios.square().mean()).item()
+
+
+def ess_of_responses(group):
+    most = effective(torch.stack([sequence_ratio(response) for response in group]))
+    return over_responses(in_sum(reinforce(lambda response: sequence_ratio(response).clamp(max=most))))(group)
+
+
 def gepo(clip, times=lambda response: 1):
     def objective(group):
         sampler = torch.stack([response.behaviour.mean().exp() for response in group])
@@ -310,6 +324,14 @@ CASES = {
     ("band", ("ratio", "sequence"), ("high", 1.2)): (
         lambda group, i, t, a: within(product(group, i), 0.5, 1.2),
         over_responses(in_sum(reinforce(band(0.5, 1.2, sequence_ratio)))),
+    ),
+    ("ess",): (
+        lambda group, i, t, a: min(product(group, i), share([product(group, j) for j in range(G)])),
+        ess_of_responses,
+    ),
+    ("ess", ("ratio", "token"), ("normalise", "response")): (
+        lambda group, i, t, a: min(token(group, i, t), share([token(group, i, s) for s in range(len(group[i]))])),
+        over_responses(in_mean(reinforce(lambda response: response.ratios.clamp(max=effective(response.ratios))))),
     ),
     ("gepo",): (gepo_loop(math.inf), gepo(math.inf)),
     ("gepo", ("clip", 0.2)): (gepo_loop(0.2), gepo(0.2)),
@@ -441,6 +463,16 @@ def test_ratios_at_the_bounds_of_a_band_count_and_beyond_them_nothing_does(ratio
     ratios = ResponseTokens(logs, torch.zeros(5).double(), torch.arange(5), -ones.double(), ones, 5)
     found = loss(("band", ("ratio", ratio), ("low", 0.5), ("high", 2.0))).factors(ratios)
     assert found.tolist() == pytest.approx([0.5, 2.0, 0, 0, 0], rel=1e-12)
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_one_ratio_that_dwarfs_the_others_counts_as_one_in_so_many(ratio):
+    """Although its square is no number."""
+    logs = torch.tensor([math.log(0.1), 0.0, 0.0, 700.0], dtype=torch.float64)
+    ones = torch.ones(4, dtype=torch.long)
+    lengths, sequences = (torch.tensor([4]), torch.zeros(4).long()) if ratio == "token" else (ones, torch.arange(4))
+    ratios = ResponseTokens(logs, torch.zeros(4).double(), sequences, -lengths.double(), lengths, len(lengths))
+    assert loss(("ess", ("ratio", ratio))).factors(ratios).tolist() == pytest.approx([0.1, 0.25, 0.25, 0.25], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", CLIPPED)
