@@ -23,6 +23,7 @@ from oblr.kinds import LARGEST
 from oblr.losses.base import Surrogate
 from oblr.losses.capo import CAPOLoss
 from oblr.losses.cispo import CISPOLoss
+from oblr.losses.ess import ESSLoss
 from oblr.losses.gepo import GEPOLoss
 from oblr.losses.gspo import GSPOLoss
 from oblr.losses.kl import KLPenalty
@@ -198,6 +199,19 @@ def gepo(clip):
     return objective
 
 
+def effective(ratios):
+    return ratios.detach().mean().square() / ratios.detach().square().mean()
+
+
+def ess_of_responses(response, advantage, group):
+    most = effective(torch.stack([other.ratio for other in group]))
+    return response.ratio.detach().minimum(most) * advantage * response.logs
+
+
+def ess_of_tokens(response, advantage, group):
+    return response.ratios.detach().minimum(effective(response.ratios)) * advantage * response.logs
+
+
 def capo(step, policy_shift, objective_shift):
     def objective(response, advantage, group):
         directional = advantage * response.energy  # over ‖h‖², which the step contains
@@ -228,6 +242,8 @@ CASES = {
     "luspo": Case(lambda: GSPOLoss(normalise="none"), gspo(3e-4, 4e-4), length, gspo(INF, INF)),
     "cispo": CISPO,
     "cispo-group": Case(lambda: CISPOLoss(LARGEST, 0.1, "group"), token(high=1.1), per_group),
+    "ess": Case(ESSLoss, ess_of_responses),
+    "ess-token": Case(lambda: ESSLoss("token", "group"), ess_of_tokens, per_group),
     "gepo": Case(GEPOLoss, gepo(INF)),
     "gepo-clipped": Case(lambda: GEPOLoss(0.2, "none"), gepo(0.2), length, gepo(INF)),
     "capo": Case(lambda: CAPOLoss(1e-2, 2e-5), capo(1e-2, 2e-5, 1e-2), one, unclipped_tokens),
