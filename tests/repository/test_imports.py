@@ -41,8 +41,8 @@ ONLY_IN = {
     "omegaconf": {"commands", "settings"},
     "peft": {"policy/adapter.py"},
     "lightning": {
-        *("policy/step.py", "policy/logged.py", "policy/pretraining.py", "rollout/datamodule.py", "run/strategies.py"),
-        *("record/logger.py", "record/shown.py", "record/going_on.py", "commands", "callbacks"),
+        *("policy/step.py", "policy/logged.py", "policy/pretraining.py", "rollout/datamodule.py", "rollout/live.py"),
+        *("run/strategies.py", "record/logger.py", "record/shown.py", "record/going_on.py", "commands", "callbacks"),
     },
 }
 

@@ -196,7 +196,7 @@ def test_a_batch_that_is_lost_with_the_engine_is_sampled_again(begun, ahead, num
         assert {rollout.completion.token_ids[1] for rollout in batch.rollouts} == {t + 1 - batch.age}
         assert {rollout.completion.token_ids[1] for rollout in batch.fresh} == {t + 1}
     assert of_engine(data, "start") == ["start"] * 2
-    (message,) = [record.message for record in caplog.records if record.name == "oblr.rollout.datamodule"]
+    (message,) = [record.message for record in caplog.records if record.name == "oblr.rollout.live"]
     assert message.endswith("is repeated: the rollout engine died and is restarted (1 of rollout.restarts=3): it died")
 
 

@@ -184,7 +184,7 @@ def test_an_engine_that_dies_is_restarted_and_refitted_and_nothing_changes(caplo
     assert data.next_batch().rollouts == undisturbed.next_batch().rollouts
     lives = ["start", "sync"] + ["start", "sync", "generate"] * 3
     assert data.engine.calls == [*lives, "sleep"]
-    assert [record.message for record in caplog.records if record.name == "oblr.rollout.datamodule"] == [
+    assert [record.message for record in caplog.records if record.name == "oblr.rollout.live"] == [
         f"step 1 is repeated: the rollout engine died and is restarted ({n} of rollout.restarts=3): it died"
         for n in (1, 2, 3)
     ]

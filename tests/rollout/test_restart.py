@@ -138,7 +138,7 @@ def test_vllm_itself_dies_and_nothing_changes(caplog):
     first.enqueue = die
     assert data.generate(prompts, data.sampling, seeds) == undisturbed
     assert data.engine._llm is not first
-    assert [record.message for record in caplog.records if record.name == "oblr.rollout.datamodule"] == [
+    assert [record.message for record in caplog.records if record.name == "oblr.rollout.live"] == [
         "step 1 is repeated: the rollout engine died and is restarted (1 of rollout.restarts=3): "
         "vLLM failed: the worker is gone"
     ]

@@ -1,21 +1,19 @@
 """The data of an RL run: each epoch, new weights go into the engine and one batch of scored rollouts comes out."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import lightning as L
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from oblr.batch.types import Rollout, RolloutBatch, Sampling
 from oblr.data.distinct import check_distinct
 from oblr.data.ends import check_stop, stopped
 from oblr.data.prompts import check_ids, encode
-from oblr.errors import EngineDiedError, GarbledError, RunError, SettingError, StaleEngineError, SyncTimeoutError
+from oblr.errors import EngineDiedError, SettingError
 from oblr.kinds import Count, Few, Given, Natural, Part, Positive, Seed, Temperature, Word, checked
 from oblr.problem import Completion, Problem
 from oblr.rewards.base import Reward
@@ -23,28 +21,21 @@ from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.tryout import try_out
 from oblr.rollout.ahead import Groups, Told, Upcoming
-from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.drawing import Drawing, Drawn, ProblemSource
 from oblr.rollout.engine import Done, Engine, choose
-from oblr.rollout.readback import NotedWeights
+from oblr.rollout.live import LiveEngine
 from oblr.rollout.refill import refilled
-from oblr.rollout.replies import ask, check_parts
+from oblr.rollout.replies import ask
 from oblr.run.randomness import derived_seed
-from oblr.run.ranks import of_run
 from oblr.run.timing import Stopwatch
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-#: Seconds that a run has to wind up after a sync that timed out: whatever hung may still hang.
-WIND_UP = 30.0
-#: What may happen to the engine of a rank: the last of these that happens to any of them happens to all.
-FAILURES = (EngineDiedError, GarbledError, StaleEngineError)
 #: Responses of a rank, and tokens of each, by which new weights are tried out where the batch is of older ones.
 PROBES, PROBE_TOKENS = 8, 32
 
 
 @checked("rollout")
-class RolloutDataModule(L.LightningDataModule):
+class RolloutDataModule(LiveEngine):
     """Samples ``group_size`` responses to each of ``prompts_per_step`` prompts, once per epoch.
 
     Args:
@@ -98,11 +89,7 @@ class RolloutDataModule(L.LightningDataModule):
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
         vocabulary: Given[int | None] = None,
     ):
-        super().__init__()
-        self.sync_timeout, self.restarts, self.restarted = sync_timeout, restarts, 0
-        self.started = False  # whether the engine has been, once
-        self.garbled = False  # whether it was, where what was under way is asked for again
-        self.engine = choose(engine, engines)
+        super().__init__(choose(engine, engines), restarts, sync_timeout, seed, vocabulary)
         if ahead and not self.engine.apart:
             raise SettingError(
                 "rollout.ahead",
@@ -122,11 +109,9 @@ class RolloutDataModule(L.LightningDataModule):
         self.notes = [note for source in (train, held_out) for note in getattr(source, "notes", ())]
         check_stop("rollout.stop", stop, tokenizer)
         self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
-        self.max_model_len, self.seed, self.vocabulary = max_model_len, seed, vocabulary
+        self.max_model_len = max_model_len
         self.position = 0  # of the next training problem
         self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
-        self.clock = Stopwatch()
-        self.weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
         self.reward_pool = reward_pool(reward)
         self.golds = Golds(reward, self.reward_pool, tokenizer.encode)
         self.warned = False  # of one of them
@@ -315,106 +300,10 @@ class RolloutDataModule(L.LightningDataModule):
         seeds: Sequence[int],
         done: Done | None = None,
     ) -> Groups:
-        """Completions by an engine that has the policy's weights, and is restarted if it dies: nothing is lost.
-
-        It starts when it is first asked: a policy that cannot be trained has ended the run by then. ``done`` is told of
-        each as it ends, of some twice where an engine is restarted. What is under way is sampled before.
-        """
-        if not self.started:
-            self.start_engine()
+        """Completions of the policy as it is, see :class:`LiveEngine`, once all that is under way is sampled."""
         with self.clock.phase("rollout"):
             self.upcoming.settle()
-        garbled, self.garbled = self.garbled, False
-        while True:
-            try:
-                if self.engine.weight_version != self.weight_version:
-                    self._sync()
-                with self.clock.phase("rollout"):
-                    return self._together(lambda: ask(self.engine, prompts, sampling, seeds, self.vocabulary, done))
-            except EngineDiedError as death:
-                garbled = self._revive(death, garbled)
-
-    def _revive(self, death: EngineDiedError, garbled: bool = False) -> bool:
-        """Restart the engine as often as it may be; returns whether it had died of a garbled answer.
-
-        Args:
-            garbled: whether it had the time before.
-
-        Raises:
-            EngineDiedError: it has been restarted too often in this step, or was garbled twice, which is no accident.
-        """
-        while True:
-            before, garbled = garbled, isinstance(death, GarbledError)
-            if self.restarted == self.restarts or (garbled and before):
-                raise death
-            self.restarted += 1
-            log.warning(
-                f"step {self.run.current_epoch + 1} is repeated: the rollout engine died and is restarted "
-                f"({self.restarted} of rollout.restarts={self.restarts}): {death}"
-            )
-            try:
-                self.start_engine()
-                return garbled
-            except EngineDiedError as error:
-                death = error
-
-    def start_engine(self) -> None:
-        with self.clock.phase("engine start"):
-            self._together(self.engine.start)
-        self.started = True
-
-    def _sync(self) -> None:
-        if self.weights is None:
-            raise RuntimeError("connect the policy first: datamodule.weights = policy.weights")
-        version = self.weight_version
-        weights = NotedWeights(self.weights(), self.engine.dtype, self.seed, version)
-
-        def refit() -> None:
-            death: EngineDiedError | None = None
-            try:
-                self.engine.sync(weights, version)
-            except EngineDiedError as error:
-                death = error
-            for _ in weights:  # gathering is collective: whose engine has not gone through all takes part in it, too
-                pass
-            if death is not None:
-                raise death
-
-        error = SyncTimeoutError(
-            f"rollout.sync_timeout: step {self.run.current_epoch + 1}: the rollout engine did not get the policy's "
-            f"weights within {self.sync_timeout:g} s (raise it if they need longer)"
-        )
-        with self.clock.phase("sync"), deadline(self.sync_timeout, error):
-            self._together(refit)
-            self._together(lambda: weights.compare(check_parts(weights.blocks, self.engine.read(weights.blocks))))
-
-    def _together(self, action: Callable[[], T]) -> T:
-        """What ``action`` gives this rank, as soon as all ranks are through with it.
-
-        Raises:
-            EngineDiedError, StaleEngineError: on all ranks where the engine of any has died, or is stale.
-        """
-        failure: RunError | None = None
-        try:
-            result = action()
-        except FAILURES as error:
-            failure = error
-        own = max((n for n, kind in enumerate(FAILURES, 1) if isinstance(failure, kind)), default=0)
-        worst = int(of_run().greatest(own))
-        if worst == 0:
-            return result
-        raise FAILURES[worst - 1](max(of_run().objects((own, str(failure))))[1]) from failure
-
-    @property
-    def run(self) -> L.Trainer:
-        if self.trainer is None:
-            raise RuntimeError("rollouts are sampled in a run: give the data module to a Trainer first")
-        return self.trainer
-
-    @property
-    def weight_version(self) -> int:
-        """Of the policy: one more than the steps it has taken."""
-        return self.run.current_epoch + 1
+        return super().generate(prompts, sampling, seeds, done)
 
     def encode(self, problem: Problem) -> list[int]:
         """Token ids of the prompt; raises SettingError where nothing can go on from it."""
@@ -433,8 +322,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._end()
 
     def on_exception(self, exception: BaseException) -> None:
-        if isinstance(exception, SyncTimeoutError):
-            end_process_after(WIND_UP, exception)
+        super().on_exception(exception)
         self._end()
 
     def _end(self) -> None:
