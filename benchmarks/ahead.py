@@ -112,7 +112,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ["OMP_NUM_THREADS"] = "1"  # of the server
     torch.set_num_threads(1)
-    count, steps = (1, FIRST + 1) if quick else (11, FIRST + 12)
+    count, steps = (1, FIRST + 1) if quick else (9, FIRST + 8)
     overrides = ("rollout.prompts_per_step=4",) if quick else ()
     figures, kept = list(predicted(() if quick else (4, 8))), {}
     with tempfile.TemporaryDirectory() as name:
