@@ -5,7 +5,7 @@
 Policies of responses of six tokens (``tests/helpers/laboratory.py``) learn from 8 groups of 4 a step, sampled from the
 policy ``lag`` steps before; their expected reward is known exactly. Two tasks: rewards anywhere in [0, 1], and one
 response in ten paid 1. Each way of correcting has its rate tuned at each lag, on seeds that are not counted, in steps
-of √2 and inside the grid; then ten seeds.
+of √2 and inside the grid; then forty seeds.
 
 - **Equal samples**: expected reward, mean of the steps from 250 to 300, in percent of the most that can be had.
 - **Equal seconds**: a step whose rollouts are ahead takes 0.7 of one that waits for them, as ``benchmarks/ahead.py``
@@ -38,7 +38,7 @@ from oblr.losses.policy_gradient import PolicyGradientLoss
 
 PROMPTS, LENGTH, SIZE, N, G = 4, 6, 12, 8, 4
 LAGS, STEPS, FASTER = (0, 1, 4, 16), 300, 0.7
-TUNED, COUNTED = range(100, 105), range(10)
+TUNED, COUNTED = range(100, 105), range(40)
 #: η = 2^(k/2).
 GRID = range(-6, 9)
 TASKS = ("graded", "rare")
