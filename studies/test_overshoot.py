@@ -88,7 +88,7 @@ def test_twice_the_tuned_rate_is_beyond_the_best_from_the_first_tenth_on():
 
 
 def test_the_committed_figures_are_those_of_the_committed_runs():
-    """As far as float32 keeps squares of gradients, which the figures were computed from."""
+    """To the digits that results have."""
     found = {figure.name: figure for figure in figures(TASKS, Runs(CONTEST, makes=False))}
     committed = results("overshoot")
     assert found.keys() == committed.keys()
