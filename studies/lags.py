@@ -22,9 +22,9 @@ from functools import cache
 
 import neighbours  # noqa: F401
 import torch
-from comparisons import student
-from figures import Estimate, Figure, asked_to_be_quick, write
+from figures import Figure, asked_to_be_quick, write
 from laboratory import Sequences, centred
+from results import over_seeds
 from torch import Tensor
 
 from oblr.baselines.base import Baseline, Groups
@@ -117,9 +117,8 @@ def learn(way: Way, lag: int, rates: Sequence[float], seeds: Sequence[int], task
     rate = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
     theta, runs = policies.theta, torch.arange(len(rates) * len(seeds))
     most, kept, found = policies.rewards.amax(2).mean(1), [], []
-    at = runs[:, None, None]
+    at, logs = runs[:, None, None], policies.token_logs(theta)
     for step in range(steps):
-        logs = policies.token_logs(theta)
         kept = [*kept, logs][-(lag + 1) :]
         older = kept[0]
         prompts, responses = sampled(older, seeds, len(rates), step)
@@ -140,18 +139,15 @@ def learn(way: Way, lag: int, rates: Sequence[float], seeds: Sequence[int], task
         advantages = way.baseline(Groups(of_groups, weights, torch.full_like(of_groups, LENGTH), of_groups))
         coefficients = way.loss.coefficients(tokens, advantages.flatten(), per_token=False).view_as(norms)
         gradient = (coefficients[..., None] * own).sum(2).mean(1)
-        logs_of_ratios = ratios_of_tokens.sum(3)
-        scale = rate.clone()
+        ratios, scale = ratios_of_tokens.sum(3).exp(), rate.clone()
         if way.most is not None:
-            ratios = logs_of_ratios.exp()
             growth = (ratios.square() * norms).sum((1, 2)) / (ratios * norms).sum((1, 2))
             scale *= growth <= way.most
         if way.root:
-            ratios = logs_of_ratios.exp()
             scale *= (ratios.sum((1, 2)).square() / (N * G * ratios.square().sum((1, 2)))).sqrt()
         theta = theta + scale[:, None] * gradient
-        chances = policies.token_logs(theta).sum(3).exp()
-        found.append(100 * (chances * policies.rewards).sum(2).mean(1) / most)
+        logs = policies.token_logs(theta)
+        found.append(100 * (logs.sum(3).exp() * policies.rewards).sum(2).mean(1) / most)
     return torch.stack(found).view(steps, len(rates), len(seeds))
 
 
@@ -211,11 +207,6 @@ class Study:
                         yield over_seeds(f"{title}: late reward", "%", own)
                         gap = [a - b for a, b in zip(own, fresh, strict=True)]
                         yield over_seeds(f"{title}: over lag 0 with ratios", "points", gap)
-
-
-def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
-    middle, low, high = student(values)
-    return Estimate(name, middle, unit, low=low, high=high)
 
 
 def main() -> None:

@@ -94,4 +94,4 @@ def test_the_committed_figures_are_those_of_the_committed_runs():
     assert found.keys() == committed.keys()
     for name, ours in found.items():
         for end in ("value", "low", "high"):
-            assert getattr(ours, end, None) == pytest.approx(committed[name].get(end), rel=1e-5), (name, end)
+            assert getattr(ours, end, None) == pytest.approx(committed[name].get(end), rel=1e-9), (name, end)

@@ -59,7 +59,7 @@ class LiveEngine(L.LightningDataModule):
 
     @property
     def weight_version(self) -> int:
-        """Of the policy: one more than the steps it has taken."""
+        """Version of the policy's weights: one more than the steps it has taken."""
         return self.run.current_epoch + 1
 
     def generate(
@@ -141,7 +141,7 @@ class LiveEngine(L.LightningDataModule):
             self._together(lambda: weights.compare(check_parts(weights.blocks, self.engine.read(weights.blocks))))
 
     def _together(self, action: Callable[[], T]) -> T:
-        """What ``action`` gives this rank, as soon as all ranks are through with it.
+        """Do ``action`` on this rank, and give what comes of it when all ranks are through with theirs.
 
         Raises:
             EngineDiedError, StaleEngineError: on all ranks where the engine of any has died, or is stale.
