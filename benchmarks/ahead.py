@@ -4,9 +4,10 @@
 
 A vLLM server samples for the pocket policy, and this process trains it, each with one thread; as many responses are
 sampled at once as make both take about as long. Each round has a run without ``rollout.ahead``, one with 1 and one with
-2, in turn; a run's time is the median of its steps, after those at its start that are not like the others. Ratios are
-paired, round by round. Then the same with a reward that sleeps, which makes all responses of a step take as long as its
-update: no processor works meanwhile, so this is what waiting costs. Two cores, or the processes take each other's.
+2, in turn, and the same with a reward that sleeps, which makes all responses of a step take as long as its update: no
+processor works meanwhile, so this is what waiting costs. A run's time is the median of its steps, after those at its
+start that are not like the others. Ratios are paired, round by round; figures are written after each, so a stopped
+measurement keeps what it has. Two cores, or the processes take each other's.
 For H100s the plan tells: Qwen3-8B by ``experiment=oblr_qwen3_8b``, half of 8 and of 16 GPUs for the server.
 ``--quick``: a round of a few small steps.
 """
@@ -40,6 +41,8 @@ from oblr.run.terminal import quiet_terminal
 AHEAD = (0, 1, 2)
 #: Steps of a run that are not timed: the first rollouts are waited for.
 FIRST = 3
+#: What figures of runs with a slow reward begin with.
+SLOW = "slow reward: "
 BASE = ("rollout.engine=server", "rollout.reward_pool.trust=true", "rollout.reward_pool.workers=1", "reward=exact")
 
 
@@ -82,14 +85,26 @@ def run(engine: KeptEngine, ahead: int, steps: int, pause: float, overrides: tup
     return watch
 
 
-def rounds(
-    engine: KeptEngine, count: int, steps: int, pause: float, overrides: tuple[str, ...]
-) -> Iterator[dict[int, Watch]]:
-    """A run of each kind, in an order that changes."""
-    for number in range(count):
-        order = AHEAD if number % 2 == 0 else AHEAD[::-1]
-        found = {ahead: run(engine, ahead, steps, pause, overrides) for ahead in order}
-        yield {ahead: found[ahead] for ahead in AHEAD}
+def turns(
+    engine: KeptEngine, number: int, steps: int, pause: float, overrides: tuple[str, ...]
+) -> dict[int, Watch]:
+    """A run of each kind, in an order that changes from round to round."""
+    found = {of: run(engine, of, steps, pause, overrides) for of in (AHEAD if number % 2 == 0 else AHEAD[::-1])}
+    return {of: found[of] for of in AHEAD}
+
+
+def measured(reward: str, taken: Sequence[dict[int, Watch]]) -> Iterator[Figure]:
+    """What the rounds with this reward have shown."""
+    for ahead in AHEAD:
+        middle = median(watches[ahead].median() for watches in taken)
+        yield Figure(f"{reward}step with ahead={ahead}, median", middle, "s")
+    for what, phases in (("rollouts and rewards", ("rollout", "reward")), ("update", ("update",))):
+        middle = median(watches[0].median(*phases) for watches in taken)
+        yield Figure(f"{reward}{what} of a step without, median", middle, "s")
+    for ahead in AHEAD[1:]:
+        ratios = [watches[ahead].median() / watches[0].median() for watches in taken]
+        most = {"": {1: 0.75}, SLOW: {1: 0.8}}[reward].get(ahead)
+        yield median_ratio(f"{reward}step with ahead={ahead} / without", ratios, "", most=most)
 
 
 def predicted(halves: Sequence[int]) -> Iterator[Figure]:
@@ -112,30 +127,26 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ["OMP_NUM_THREADS"] = "1"  # of the server
     torch.set_num_threads(1)
-    count, steps = (1, FIRST + 1) if quick else (9, FIRST + 8)
+    count, steps = (1, FIRST + 1) if quick else (9, FIRST + 5)
     overrides = ("rollout.prompts_per_step=4",) if quick else ()
-    figures, kept = list(predicted(() if quick else (4, 8))), {}
+    plan = list(predicted(() if quick else (4, 8)))
+    taken: dict[str, list[dict[int, Watch]]] = {"": [], SLOW: []}
     with tempfile.TemporaryDirectory() as name:
         at_once = "rollout.engines.server.max_num_seqs=32"
         cfg = composed([*BASE, *overrides, at_once, f"paths.output_dir={name}"])
         engine = KeptEngine(hydra.utils.instantiate(cfg.rollout.engines.server)())
         warm = run(engine, 0, steps, 0.0, overrides)
         pause = warm.median("update") / (cfg.rollout.prompts_per_step * cfg.rollout.group_size)
-        for reward, seconds in (("", 0.0), ("slow reward: ", pause)):
-            taken = list(rounds(engine, count, steps, seconds, overrides))
-            for ahead in AHEAD:
-                middle = median(watches[ahead].median() for watches in taken)
-                figures.append(Figure(f"{reward}step with ahead={ahead}, median", middle, "s"))
-            for what, phases in (("rollouts and rewards", ("rollout", "reward")), ("update", ("update",))):
-                middle = median(watches[0].median(*phases) for watches in taken)
-                figures.append(Figure(f"{reward}{what} of a step without, median", middle, "s"))
-            for ahead in AHEAD[1:]:
-                ratios = [watches[ahead].median() / watches[0].median() for watches in taken]
-                most = {"": {1: 0.75}, "slow reward: ": {1: 0.8}}[reward].get(ahead)
-                figures.append(median_ratio(f"{reward}step with ahead={ahead} / without", ratios, "", most=most))
-            kept[reward or "fast"] = [{str(ahead): watch.steps for ahead, watch in one.items()} for one in taken]
+        for number in range(count):
+            for reward, slept in (("", 0.0), (SLOW, pause)):
+                taken[reward].append(turns(engine, number, steps, slept, overrides))
+            figures = [figure for reward, rounds in taken.items() for figure in measured(reward, rounds)]
+            seconds = {
+                reward or "fast": [{str(ahead): watch.steps for ahead, watch in one.items()} for one in rounds]
+                for reward, rounds in taken.items()
+            }
+            write("ahead-quick" if quick else "ahead", [*plan, *figures], rounds=[seconds])
         engine.engine.close()
-    write("ahead-quick" if quick else "ahead", figures, rounds=[kept])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Whether the doctor finds what ails a run: twelve faults planted in runs of experiment=pocket, beside healthy ones.
 
-    python benchmarks/doctor.py [--quick] [--seeds 10] [--healthy 20] [--jobs 1] [--kept]
+    python benchmarks/doctor.py [--quick] [--seeds 10] [--healthy 20] [--jobs 1] [--kept] [--only FAULT ...]
 
 Each run keeps its statistics in .cache/doctor and is not repeated; ``--kept`` looks at those that are there and trains
-none. A fault is found where the doctor's first finding is the one that belongs to it. Beside it is a plain threshold:
+none; ``--only`` measures these alone, and what the result says of others stays there. A fault is found where the doctor's first finding is the one that belongs to it. Beside it is a plain threshold:
 whether ``‖ĝ‖`` ever exceeds the mean of the steps before by three standard deviations. It names no cause, so it is
 given every run in which it is crossed. rl-doctor 0.2 is not on the package index that this was measured with.
 """
 
+import json
 import random
 import tempfile
 import time
@@ -253,6 +254,7 @@ def command(
     options.add_argument("--healthy", type=int, default=20, help="runs without any")
     options.add_argument("--kept", action="store_true", help="train nothing")
     options.add_argument("--jobs", type=int, default=1, help="runs at once, each on a core")
+    options.add_argument("--only", nargs="+", choices=[*faults, HEALTHY], help="these, beside what has been measured")
     asked = options.parse_args()
     if asked.quick:
         with tempfile.TemporaryDirectory() as name:
@@ -263,6 +265,7 @@ def command(
     runs = {
         name: [seed for seed in range(FRESH, FRESH + many) if not asked.kept or path_of(name, seed, folder).exists()]
         for name, many in wanted.items()
+        if not asked.only or name in asked.only
     }
     every = partial(steps_of, folder=folder, count=STEPS)
     if asked.jobs > 1:
@@ -270,7 +273,7 @@ def command(
             made = [pool.submit(every, name, seed) for name, seeds in runs.items() for seed in seeds]
             for one in made:
                 one.result()
-    return examine(result, runs, faults, every, more(), told)
+    return examine(result, runs, faults, every, more(), told, keep=bool(asked.only))
 
 
 def examine(
@@ -280,8 +283,13 @@ def examine(
     steps_of: Callable[[str, int], list[StepRecord]],
     more: Sequence[Figure],
     told: Callable[[Finding], bool],
+    keep: bool = False,
 ) -> None:
-    """Write what the doctor finds in the runs of these faults and seeds, and ``more``; see :func:`command`."""
+    """Write what the doctor finds in the runs of these faults and seeds, and ``more``; see :func:`command`.
+
+    Args:
+        keep: also what the result says of other faults.
+    """
     figures, culprits, table, false = list[Figure](more), list[bool](), list[dict[str, object]](), 0
     for name, seeds in runs.items():
         right, seen = list[bool](), list[bool]()
@@ -305,7 +313,10 @@ def examine(
     if culprits:
         named = "culprit named right", fmean(culprits), f"of {len(culprits)} runs"
         figures.append(at_least(*named, 0.99) if len(culprits) >= JUDGED else Figure(*named))
-    write(result, figures, runs=table)
+    if keep:
+        earlier = json.loads((ROOT / "benchmarks" / "results" / f"{result}.json").read_text(encoding="utf-8"))
+        table = [row for row in earlier["runs"] if row["run"] not in runs] + table
+    write(result, figures, keep, runs=table)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether the doctor finds what ails a run of TRL's: faults planted in runs of its GRPOTrainer, beside healthy ones.
 
-    python benchmarks/doctor_trl.py [--quick] [--seeds 10] [--healthy 20] [--jobs 1] [--kept]
+    python benchmarks/doctor_trl.py [--quick] [--seeds 10] [--healthy 20] [--jobs 1] [--kept] [--only FAULT ...]
 
 The pocket policy learns sums under AdamW, N = 16, G = 8, 32 steps, and ``watch`` writes the statistics. Three faults of
 ``doctor.py`` cannot be here: TRL has no pooled baseline, and without vLLM neither a stale engine nor ratios but 1. A

@@ -143,11 +143,6 @@ def final(record: Record) -> float:
     return list(record.accuracy.values())[-1]
 
 
-def best(record: Record) -> float:
-    """The highest held-out accuracy that was seen."""
-    return max(record.accuracy.values())
-
-
 def late(record: Record) -> float:
     """Mean reward over the last quarter of the training steps, whose problems are never the same."""
     return statistics.mean(record.reward[-max(len(record.reward) // 4, 1) :])

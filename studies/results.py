@@ -11,11 +11,10 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
   fewer; at 300 the claims alone, without the task of long responses, which takes twice the time. Another row that the
   tuning leaves more than five points of late reward behind the constant rate goes no further on that task.
 - **Seeds**: ten of what a claim needs, five of all else and of the task of long responses.
-- **Accuracy** is sampled, on 256 held-out problems; final is after the last step, best the highest of the quarters'
-  ends, or of start and end over 25 steps. Training problems are never the same either: late reward is their mean over
-  the last quarter of the steps, of far more samples; area is the mean over all. Each is a mean over seeds with
-  Student's 95 % interval: five seeds are too few for percentiles of a bootstrap. Differences to a rival are taken seed
-  by seed. P is the chance that a run beats a run of the rival.
+- **Accuracy** is sampled, on 256 held-out problems, after the last step. Training problems are never the same either:
+  late reward is their mean over the last quarter of the steps, of far more samples; area is the mean over all. Each is
+  a mean over seeds with Student's 95 % interval: five seeds are too few for percentiles of a bootstrap. Differences to
+  a rival are taken seed by seed. P is the chance that a run beats a run of the rival.
 - **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; it is the median over
   seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
   two of a seed had different numbers of threads, no CPU times are compared.
@@ -35,7 +34,7 @@ from statistics import mean, median
 import kept
 import neighbours  # noqa: F401
 from comparisons import probability_of_improvement, student
-from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, best, final, late
+from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, final, late
 from curves import draw
 from figures import ROOT, Estimate, Figure, write
 from training import TASKS, Record
@@ -211,7 +210,6 @@ def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
 
 MEASURES: dict[str, Callable[[Record], float]] = {
     "final accuracy": final,
-    "best accuracy": best,
     "late reward": late,
     "area": area,
     "area per token": area_per_token,
