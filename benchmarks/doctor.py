@@ -3,9 +3,10 @@
     python benchmarks/doctor.py [--quick] [--seeds 10] [--healthy 20] [--jobs 1] [--kept] [--only FAULT ...]
 
 Each run keeps its statistics in .cache/doctor and is not repeated; ``--kept`` looks at those that are there and trains
-none; ``--only`` measures these alone, and what the result says of others stays there. A fault is found where the doctor's first finding is the one that belongs to it. Beside it is a plain threshold:
-whether ``‖ĝ‖`` ever exceeds the mean of the steps before by three standard deviations. It names no cause, so it is
-given every run in which it is crossed. rl-doctor 0.2 is not on the package index that this was measured with.
+none; ``--only`` measures these alone, and what the result says of others stays there. A fault is found where the
+doctor's first finding is the one that belongs to it. Beside it is a plain threshold: whether ``‖ĝ‖`` ever exceeds the
+mean of the steps before by three standard deviations. It names no cause, so it is given every run in which it is
+crossed. rl-doctor 0.2 is not on the package index that this was measured with.
 """
 
 import json
