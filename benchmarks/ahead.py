@@ -85,9 +85,7 @@ def run(engine: KeptEngine, ahead: int, steps: int, pause: float, overrides: tup
     return watch
 
 
-def turns(
-    engine: KeptEngine, number: int, steps: int, pause: float, overrides: tuple[str, ...]
-) -> dict[int, Watch]:
+def turns(engine: KeptEngine, number: int, steps: int, pause: float, overrides: tuple[str, ...]) -> dict[int, Watch]:
     """A run of each kind, in an order that changes from round to round."""
     found = {of: run(engine, of, steps, pause, overrides) for of in (AHEAD if number % 2 == 0 else AHEAD[::-1])}
     return {of: found[of] for of in AHEAD}

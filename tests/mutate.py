@@ -1,12 +1,13 @@
-"""Plant mistakes in the code, one at a time, and see which of them the tests notice.
+"""Plant mistakes in the code, one at a time, and see which of them the tests, or the types, notice.
 
     PYTHONPATH=benchmarks:tests/helpers python tests/mutate.py [FILE ...] [--room ROOM] [--since REV]
                                                                [--sample N --seed S] [--minutes M] [--jobs J]
 
 Which mistakes there are is mutmut's (`mutations.py`); a sample of them is drawn from all rooms in turn. Each is planted
 in a copy of the checkout, and meets the test files that are nearest to it (`nearest.py`) until a test fails, which
-passes without it. Where they take too long it is undecided. What says ``# pragma: no mutate`` stays as it is. A call of
-nothing but ``--jobs`` writes ``benchmarks/results/mutants.json``.
+passes without it, and then mypy, as `make lint` runs it. Where tests take too long it is undecided. What says ``#
+pragma: no mutate`` stays as it is. A call of nothing but ``--seed`` and ``--jobs`` writes
+``benchmarks/results/mutants.json``.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from nearest import nearest_tests
 #: How many are drawn, unless the call says.
 SAMPLE = 64
 #: Share of them that must be noticed.
-ENOUGH = 0.5
+ENOUGH = 0.85
 #: Test files that a mutant meets.
 FILES = 6
 #: Seconds after which a mutant is left undecided, those of one test, which has failed then, and how much shorter a test
@@ -49,7 +50,7 @@ MARK = "MUTANT_COPY"
 
 @dataclass
 class Trial:
-    """``by``: the test that noticed it, "" if all passed, and None where time ran out before either."""
+    """``by``: the test that noticed it, or mypy; "" if none did, and None where time ran out before either."""
 
     mutant: Mutant
     by: str | None
@@ -98,6 +99,10 @@ def first_failure(folder: Path, tests: Sequence[str], words: Sequence[str], seco
     return "" if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else tests[0]
 
 
+def mypy_refuses(folder: Path, file: str) -> bool:
+    return subprocess.run([sys.executable, "-m", "mypy", file], cwd=folder, capture_output=True).returncode == 1
+
+
 def kill_remains(folder: Path) -> None:
     """End whatever a trial in this copy has started, in whatever session it is: what works in it, or has its mark."""
     for process in Path("/proc").glob("[0-9]*"):
@@ -140,6 +145,10 @@ def tried(root: Path, mutants: Sequence[Mutant], jobs: int, end: float) -> Itera
                 by = found
                 break
             tests = [test for test in tests if test != found]  # a file that cannot be collected
+        if by == "" and not mypy_refuses(folder, mutant.file):
+            file.write_text(mutant.code())
+            by = "mypy" if mypy_refuses(folder, mutant.file) else ""
+            file.write_text(good)
         copies.put(folder)
         return Trial(mutant, by, time.monotonic() - start)
 
@@ -179,7 +188,7 @@ def too_few(noticed: int, planted: int) -> bool:
 
 def main(root: Path, arguments: Sequence[str]) -> int:
     """Returns 1 where the tests notice too few mistakes, and 2 where there is nothing to plant."""
-    parser = argparse.ArgumentParser(description="Plant mistakes, and see which of them the tests notice.")
+    parser = argparse.ArgumentParser(description="Plant mistakes, and see which of them are noticed.")
     parser.add_argument("files", nargs="*", metavar="FILE", help="only in these")
     parser.add_argument("--room", help="only in this one's files")
     parser.add_argument("--since", metavar="REV", help="only in functions that differ from REV's; in all if none does")
@@ -225,7 +234,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
         print(f"{room:12}{planted:9}{noticed:9}{noticed / max(planted, 1):7.0%}")
     if left := len(mutants) - len(decided):
         print(f"{left} of {len(mutants)} are undecided")
-    usual = asked == parser.parse_args(["--jobs", str(asked.jobs)])
+    usual = asked == parser.parse_args(["--jobs", str(asked.jobs), "--seed", str(asked.seed)])
     if decided and usual and root == figures.ROOT and len(trials) == len(mutants):
         write(root, decided)
     return int(too_few(noticed, planted))

@@ -69,7 +69,7 @@ from oblr.run.checkpoint import save
         (["ckpt_path=no/such.ckpt"], "ckpt_path", ["no/such.ckpt"]),
         (["ckpt_path=last"], "ckpt_path", ["no checkpoint"]),
         (["data=local", "data.held_out_path=x", "data.path=x", "data.order=easy_first"], "data.order", ["pass rates"]),
-        (["data.train.params.min_terms=9"], "data.task", ["chain_sum"]),
+        (["data.train.params.min_terms=9"], "data.train.task", ["chain_sum"]),
         (["reward=python", "reward.path=no.such_reward"], "", ["reward", "no.such_reward"]),
         (["reward=python"], "", ["reward.path"]),
         (["requires.gpus=64"], "requires.gpus", ["64 GPUs"]),
@@ -194,8 +194,8 @@ FILES = {"path": "train", "held_out_path": "test"}
     ("changes", "setting"),
     [
         (["data.train.template=Add up."], "prompt"),
-        (["data.train.template='{nothing}'"], "data.template"),
-        (["data.train.template='{'"], "data.template"),
+        (["data.train.template='{nothing}'"], "data.train.template"),
+        (["data.train.template='{'"], "data.train.template"),
         (
             ["data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}", "data.held_out.size=3000"],
             "data",

@@ -38,10 +38,10 @@ def test_neighbouring_seeds_share_no_problems_shifted_by_one():
 @pytest.mark.parametrize(
     ("task", "template", "params", "setting"),
     [
-        ("no_such_task", "{question}", {}, "data.task"),
-        ("chain_sum", "{question}", {"min_terms": 5, "max_terms": 3}, "data.task"),
-        ("chain_sum", "{question}", {"no_such": 1}, "data.task"),
-        ("chain_sum", "{no_such}", {}, "data.template"),
+        ("no_such_task", "{question}", {}, "data.train.task"),
+        ("chain_sum", "{question}", {"min_terms": 5, "max_terms": 3}, "data.train.task"),
+        ("chain_sum", "{question}", {"no_such": 1}, "data.train.task"),
+        ("chain_sum", "{no_such}", {}, "data.train.template"),
     ],
 )
 def test_bad_procedural_settings(task, template, params, setting):

@@ -153,7 +153,8 @@ def test_one_is_noticed_and_one_is_not(project, capsys):
 
 
 @pytest.mark.parametrize(("noticed", "planted", "few"), [(0, 9, 0), (0, 10, 1), (40, 100, 0), (34, 100, 1)])
-def test_the_call_fails_where_a_sample_tells(noticed, planted, few):
+def test_the_call_fails_where_a_sample_tells(monkeypatch, noticed, planted, few):
+    monkeypatch.setattr(mutate, "ENOUGH", 0.5)
     assert mutate.too_few(noticed, planted) == few
 
 
@@ -172,6 +173,12 @@ def test_a_test_that_fails_by_itself_tells_nothing_and_the_others_do(project):
     assert tried(project, "src/oblr/shop/till.py", "return sum(None)").by == "tests/test_shop.py::test_last"
     (project / "tests/test_shop.py").write_text(TEST.replace("== 3", "== 4") + failing)
     assert tried(project, "src/oblr/shop/till.py", "return sum(None)").by == ""
+
+
+def test_what_tests_let_pass_and_types_do_not_is_noticed(project):
+    (project / "src/oblr/signs.py").write_text("LIMIT: int = 2\nOTHER = 1\n")
+    assert tried(project, "src/oblr/signs.py", "LIMIT: int = None").by == "mypy"
+    assert tried(project, "src/oblr/signs.py", "LIMIT: int = 3").by == ""
 
 
 def test_what_cannot_be_imported_any_more_is_noticed(project):

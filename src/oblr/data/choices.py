@@ -38,9 +38,9 @@ def offered(
         texts = cell(row, choices[0], place)
         names = list(string.ascii_uppercase) if labels is None else cell(row, labels, place)
     if not isinstance(texts, list) or not isinstance(names, list) or not 2 <= len(texts) <= 26:
-        raise SettingError("data.choices", f"{place} has no list of 2 to 26 choices", "name the column that has it")
+        raise SettingError("choices", f"{place} has no list of 2 to 26 choices", "name the column that has it")
     if labels is not None and len(names) != len(texts):
-        raise SettingError("data.labels", f"{place} has not as many labels as choices", "mend or remove the row")
+        raise SettingError("labels", f"{place} has not as many labels as choices", "mend or remove the row")
     if answer not in (known := [str(name) for name in names[: len(texts)]]):
         raise SettingError("data.columns", f"{place} has the answer {answer!r}, none of {known}", "mend the row")
     path = choices[0] if len(choices) == 1 else "choices"

@@ -69,13 +69,15 @@ class ReasoningGymProblems:
                 problem = error
         else:
             raise SettingError(
-                "data.task", f"reasoning-gym cannot make {task!r}: {problem}", "see its gallery for tasks and settings"
+                "data.train.task",
+                f"reasoning-gym cannot make {task!r}: {problem}",
+                "see its gallery for tasks and settings",
             ) from problem
         try:
             self[0]
         except (LookupError, AttributeError, ValueError) as error:
             raise SettingError(
-                "data.template",
+                "data.train.template",
                 f"{template!r} cannot be filled in for {task!r}: {error!r}",
                 f"use fields of {self._fields(entry)}, in braces",
             ) from error
@@ -93,7 +95,7 @@ class ReasoningGymProblems:
             entry = self.dataset[index]
         except Exception as error:
             raise SettingError(
-                "data.task",
+                "data.train.task",
                 f"reasoning-gym cannot make problem {index} of {self.task!r}: {error!r}",
                 "use another task",
             ) from error
