@@ -67,13 +67,11 @@ def test_faults_leave_what_was_there(reference, tmp_path):
     ("setup", "strike", "cause"),
     [
         (TWO[0], "Kill, phase: update, seconds: 0", "was killed by SIGKILL"),
-        pytest.param(
-            *(TWO[1], "Command, phase: rollout, command: exit 3", "ended with status 1: subprocess.CalledProcessError"),
-            marks=pytest.mark.wide,
-        ),
+        (TWO[1], "Command, phase: rollout, command: exit 3", "ended with status 1: subprocess.CalledProcessError"),
     ],
     ids=["killed", "failed"],
 )
+@pytest.mark.wide
 def test_no_rank_outlives_another(tmp_path, setup, strike, cause):
     ended = train(tmp_path / "run", *setup.command, "steps=2", strike=f"{strike}, step: 1, rank: 1")
     assert one_line(ended, f"rank 1 {cause}"), ended

@@ -45,6 +45,7 @@ def vote(row):
     return sum(given) / len(given) if given else 0.0
 
 
+@pytest.mark.wide
 def test_on_vllm(tmp_path):
     """Table, figures with what they depend on, and responses; a second call has nothing left to sample."""
     folder = tmp_path / "run"

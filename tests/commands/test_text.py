@@ -2,12 +2,14 @@
 
 import csv
 
+import pytest
 from byte_tokenizer import byte_tokenizer
 from conftest import run_script, tiny_model
 
 from oblr.record.curves import read_curves
 
 
+@pytest.mark.wide
 def test_a_llama_with_a_tokenizer_of_its_own_trains_on_a_file(tmp_path, monkeypatch):
     """Under real vLLM, from rows of which some are too long and some held out."""
     policy = tmp_path / "policy"

@@ -219,6 +219,7 @@ def test_a_model_that_has_no_blocks_to_choose_from_is_refused(monkeypatch):
 # --- plans of several settings --------------------------------------------------------------------------------------
 
 
+@pytest.mark.wide
 def test_pairs_are_reckoned_as_they_are_planned():
     """One plan tells what others would take, and those that have no room are not offered."""
     speed = Speed("", {"float32": 1e10}, 1e10, products=1, attention=1, streams=1, launch=1e-6, kernel=0, serial=True)

@@ -337,6 +337,7 @@ def shallow(tmp_path_factory):
     return ["experiment=pocket", f"policy.path={folder}"]
 
 
+@pytest.mark.wide
 def test_a_step_takes_as_long_as_its_phases_and_its_live_groups(shallow):
     """The real plan of the pocket experiment, smaller, on a processor that is made up."""
     speed = Speed("", {"float32": 1e10}, 1e10, products=1, attention=1, streams=1, launch=1e-5, kernel=0, serial=True)
@@ -447,6 +448,7 @@ def test_time_is_planned_with_what_there_is(setting):
         make(composed(*command))
 
 
+@pytest.mark.wide
 def test_advice_is_right():
     """Too small a GPU: one line, status 2, and what it advises makes it fit."""
     batch = ["policy.token_budget=4096", "rollout.group_size=16", "rollout.prompts_per_step=2"]

@@ -311,6 +311,7 @@ def test_time_follows_from_work():
     assert seconds(2, 5, serial, small._replace(dtype="float32", flops=10**9)) == pytest.approx(2 * (1 + 1))
 
 
+@pytest.mark.wide
 def test_more_work_takes_more_time():
     def seconds(kind, tokens=96, speed=GPUS["h100"], **shape):
         config, batch = Qwen3Config(**SHAPE | SMALL | {"num_hidden_layers": 1} | shape), Batch(8, 2, 24, 12)

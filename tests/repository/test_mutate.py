@@ -207,6 +207,7 @@ def test_what_is_left_when_the_time_runs_out_is_undecided(project, capsys):
     assert capsys.readouterr().out.endswith("2 of 2 are undecided\n")
 
 
+@pytest.mark.wide
 def test_a_mutant_that_some_tests_have_not_met_yet_is_undecided(project, monkeypatch):
     monkeypatch.setattr(mutate, "PATIENCE", 8)
     (project / "tests/test_shop.py").write_text(

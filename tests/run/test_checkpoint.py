@@ -213,6 +213,7 @@ print(len(whole), sorted(path.name for path in folder.iterdir()) == sorted(path.
 """
 
 
+@pytest.mark.wide
 def test_a_full_disk_leaves_earlier_checkpoints(tmp_path):
     """A real one, of 2 MiB, in a mount namespace of its own."""
     command = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec {shlex.quote(sys.executable)} -c '{FILL}' {tmp_path}"

@@ -51,7 +51,7 @@ def comparable(logged):
 
 def assert_equal(both, single, name, tolerance=1e-6, of_moments=1e-6):
     torch.testing.assert_close(both["moments"], single["moments"], rtol=of_moments, atol=0)
-    # What a baseline keeps are sums of norms times rewards ≥ 0: no further off than norms are, which are compared below.
+    # What a baseline keeps are sums of norms times rewards ≥ 0: no further off than norms, which are compared below.
     of_norms = float((both["square_norms"] / single["square_norms"] - 1).abs().nan_to_num().max())
     state = (both.pop("baseline") - single["baseline"]).norm() / single["baseline"].norm()
     assert state <= max(1e-6, of_norms), name
@@ -128,6 +128,7 @@ def test_unequal_shares_do_not_hang(tmp_path):
     run(folder, "fsdp", "first", *runs, logits=22 * VOCAB)
 
 
+@pytest.mark.wide
 def test_a_step_without_any_live_group_leaves_shards(tmp_path):
     run(tmp_path, "fsdp", "none", "plain:two:60", precision="bf16-mixed")
 

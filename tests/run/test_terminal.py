@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import warm
-from conftest import ROOT, SMALL
+from conftest import ROOT, SMALL, wide
 from screens import Screen, shown
 
 from oblr.run.terminal import print_error, quiet_terminal, say, unseen
@@ -127,7 +127,7 @@ PLANNED = ["plan=true", "requires.gpu_memory_gib=80", "rollout.prompts_per_step=
 PLANNED += ["planned.prompt=64", "planned.response=64"]
 
 
-@pytest.mark.parametrize("asked", [["--help"], PLANNED], ids=["--help", "plan=true"])
+@pytest.mark.parametrize("asked", [["--help"], *wide(PLANNED)], ids=["--help", "plan=true"])
 def test_output_that_nobody_reads_ends_the_program_without_a_word(asked):
     """As behind ``| head``: no traceback, and a shell's status for it."""
     read, write = os.pipe()
