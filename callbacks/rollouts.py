@@ -102,6 +102,7 @@ def rows(step: int, policy: PolicyModule, stats: StepStatistics) -> Iterator[dic
         yield {
             "step": step,
             "weight_version": batch.weight_version,
+            **({"weight_versions": spans} if (spans := rollout.completion.versions) else {}),
             "group": group,
             "response": response,
             "problem": rollout.problem.id,

@@ -58,7 +58,8 @@ LONGEST = (
 
 #: What shares a server stays in one process.
 TOGETHER = dict.fromkeys(
-    ("tests/rollout/test_server.py", "tests/rollout/test_ahead_server.py"), "tests/rollout/test_engines.py"
+    (f"tests/rollout/test_{name}.py" for name in ("server", "ahead_server", "in_flight_server")),
+    "tests/rollout/test_engines.py",
 )
 
 

@@ -1,7 +1,7 @@
 """What rewards see: a question, and a response to it. Without torch, so that processes that score start quickly."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -21,12 +21,24 @@ class Completion:
 
     ``logprobs[t]`` is the natural log of the probability with which token ``t`` was drawn, temperature included.
     ``finished`` is False where the token limit cut the response; a finished one ends with an end token, or with the
-    token that completes a stop string.
+    token that completes a stop string. ``versions`` says of which weights its tokens are, where these changed while it
+    was sampled: (version, how many tokens), one after the other; empty where all are of those that it was asked of.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     finished: bool
+    versions: tuple[tuple[int, int], ...] = ()
+
+    def ended_after(self, count: int) -> "Completion":
+        """Its first ``count`` tokens, as one that ends there."""
+        versions, left = list[tuple[int, int]](), count
+        for version, tokens in self.versions:
+            if left > 0:
+                versions.append((version, min(tokens, left)))
+            left -= tokens
+        ids, logprobs = self.token_ids[:count], self.logprobs[:count]
+        return replace(self, token_ids=ids, logprobs=logprobs, finished=True, versions=tuple(versions))
 
 
 class AnswerRead(BaseException):

@@ -10,19 +10,22 @@ from oblr.rollout.readback import whole
 class Apart:
     """A response is a token of the seed, one of the weights' version, and the end.
 
+    Where new weights have come into its midst, the first token is of those that it was asked of, the rest of the new.
+
     Attributes:
         calls: what it was told to do, and in which thread.
         failures: by the number of a call to generate, counted from 0: what it then raises.
+        misses: by the version of new weights, likewise.
         gates: by that number: set when it may go on.
         asked: set with each call.
     """
 
-    apart, dtype = True, "float32"
+    apart, in_flight, dtype = True, False, "float32"
     END = 0
 
     def __init__(self):
         self.weight_version = None
-        self.calls, self.failures, self.gates = [], {}, {}
+        self.calls, self.failures, self.misses, self.gates = [], {}, {}, {}
         self.generated, self.versions, self.closed = 0, [], False
         self.asked = threading.Condition()
 
@@ -37,11 +40,13 @@ class Apart:
 
     def sync(self, weights, version):
         self.note(f"sync {version}")
+        if (failure := self.misses.pop(version, None)) is not None:
+            raise failure
         self.weights = {name: weight.clone() for name, weight in weights}
         self.weight_version = version
 
     def generate(self, prompts, sampling, seeds, done=None):
-        number, self.generated = self.generated, self.generated + 1
+        begun, number, self.generated = self.weight_version, self.generated, self.generated + 1
         self.note(f"generate {sampling.n}")
         if (gate := self.gates.get(number)) is not None:
             while not gate.wait(0.01):
@@ -52,16 +57,18 @@ class Apart:
         version = self.weight_version
         if version is None:
             raise StaleEngineError("no weights")
-        groups = [[self.response(seed + j, version) for j in range(sampling.n)] for seed in seeds]
+        groups = [[self.response(seed + j, begun, version) for j in range(sampling.n)] for seed in seeds]
         for query, group in enumerate(groups):
             for j, one in enumerate(group):
                 if done is not None:
                     done(query, j, one)
-        assert self.weight_version == version, "the weights changed while it sampled"
+        assert self.in_flight or begun == self.weight_version == version, "the weights changed while it sampled"
         return groups
 
-    def response(self, seed, version):
-        return Completion([1 + seed % 90, version, self.END], [-0.5] * 3, finished=True)
+    def response(self, seed, begun, version):
+        spans = ((begun, 1), (version, 2)) if begun < version else ((version, 3),)
+        versions = spans if self.in_flight else ()
+        return Completion([1 + seed % 90, version, self.END], [-0.5] * 3, finished=True, versions=versions)
 
     def read(self, blocks):
         picked = [(block, self.weights[block.name][block.rows]) for block in blocks]

@@ -63,3 +63,24 @@ class MortalServer(ServerEngine):
             return super().generate(prompts, sampling, seeds, done)
         finally:
             client.HTTPConnection = HTTPConnection
+
+
+class LastPaused(ServerEngine):
+    """Its run is killed while the server gets its third weights, in the midst of responses."""
+
+    def _send(self, weights, version):
+        super()._send(weights, version)
+        if version == "3":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class PausedServer(ServerEngine):
+    """Is killed while it gets its third weights for the first time."""
+
+    killed = False
+
+    def _send(self, weights, version):
+        super()._send(weights, version)
+        if version == "3" and not self.killed:
+            self.killed = True
+            os.killpg(self.process.process.pid, signal.SIGKILL)

@@ -280,5 +280,5 @@ def announce(server, backend, model=str(POCKET)):
     model |= {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
     transfer, parallel = {"backend": backend}, {"data_parallel_size": 1}
     config = {"model_config": model, "weight_transfer_config": transfer, "parallel_config": parallel}
-    paths = {path: {} for path in ("/start_weight_update", "/inference/v1/generate", "/collective_rpc")}
+    paths = {path: {} for path in ("/start_weight_update", "/pause", "/inference/v1/generate", "/collective_rpc")}
     server.replies |= {"/openapi.json": {"paths": paths}, "/server_info?config_format=json": {"vllm_config": config}}

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -30,7 +31,9 @@ class Member(Apart):
 
     def __init__(self, url):
         super().__init__()
-        self.server, self.delay, self.well, self.takes, self.asked_for = SimpleNamespace(url=url), 0.0, True, None, 0
+        self.given_up = threading.Event()
+        self.server = SimpleNamespace(url=url, give_up=lambda why: self.given_up.set())
+        self.delay, self.well, self.hangs, self.takes, self.asked_for = 0.0, True, False, None, 0
 
     def answers(self):
         return self.well
@@ -41,7 +44,7 @@ class Member(Apart):
         super().start()
 
     def sync(self, weights, version):
-        self.weight_version, taken = None, []
+        self.weight_version, taken = self.weight_version if self.in_flight else None, []
         for item in weights:
             if self.takes == len(taken):
                 raise EngineDiedError(f"{self.server.url} is full")
@@ -51,6 +54,9 @@ class Member(Apart):
     def generate(self, prompts, sampling, seeds, done=None):
         self.asked_for += len(prompts)
         time.sleep(self.delay * len(prompts))
+        if self.hangs:
+            assert self.given_up.wait(60)
+            raise EngineDiedError(f"{self.server.url} was given up")
         if not self.well:
             raise EngineDiedError(f"{self.server.url} has gone")
         return super().generate(prompts, sampling, seeds, done)
@@ -195,6 +201,61 @@ def test_weights_that_do_not_come_to_their_end_are_nobodys(engine):
         engine.sync(broken(), 2)
     assert [one.weight_version for one in engine.servers] == [None] * 3
     assert engine.weight_version is None
+
+
+@pytest.fixture
+def in_flight(engine):
+    """One whose weights are replaced while it samples."""
+    engine.in_flight = True
+    engine.start()
+    engine.sync(weights(), 1)
+    return engine
+
+
+def test_what_a_server_that_new_weights_do_not_reach_was_asked_others_sample(in_flight, caplog):
+    """It may be paused, and would never answer."""
+    lost = in_flight.servers[1]
+    lost.hangs, lost.takes = True, 2
+    with ThreadPoolExecutor() as pool:
+        whole = pool.submit(in_flight.generate, PROMPTS, SAMPLING, SEEDS)
+        while not lost.asked_for:
+            time.sleep(0.01)
+        in_flight.sync(weights(), 2)
+        groups = whole.result()
+    assert [[one.token_ids[0] for one in group] for group in groups] == [
+        [one.token_ids[0] for one in group] for group in alone()
+    ]
+    assert ports(in_flight) == [1, 3]
+    assert [record.getMessage() for record in caplog.records] == ["a rollout server is left out: http://host:2 is full"]
+
+
+def test_one_that_is_back_is_asked_for_nothing_before_it_has_weights(in_flight):
+    """While the weights travel, others sample."""
+    lost = in_flight.servers[2]
+    lost.well = False
+    busy(in_flight)
+    in_flight.generate(PROMPTS, SAMPLING, SEEDS)
+    assert ports(in_flight) == [1, 2]
+    lost.well, lost.asked_for = True, 0
+
+    def watched():
+        yield from weights()
+        assert lost.weight_version is None
+        in_flight.generate(PROMPTS, SAMPLING, SEEDS)
+        assert not lost.asked_for
+
+    in_flight.sync(watched(), 2)
+    in_flight.generate(PROMPTS, SAMPLING, SEEDS)
+    assert lost.asked_for
+
+
+def test_in_flight_too_the_engine_dies_with_the_last(in_flight):
+    """However many ask."""
+    for one in in_flight.servers:
+        one.well = False
+    for _ in range(2):
+        with pytest.raises(EngineDiedError, match=r"has gone|no rollout server is left"):
+            in_flight.generate(PROMPTS, SAMPLING, SEEDS)
 
 
 @pytest.mark.parametrize("urls", [[], ["http://a:1"], ["http://a:1", "http://a:1"]])

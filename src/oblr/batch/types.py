@@ -64,9 +64,10 @@ class RolloutBatch:
     """All rollouts of one step, group by group: ``rollouts[q * group_size + i]`` is response ``i`` to prompt ``q``.
 
     Attributes:
-        weight_version: of the weights that sampled them.
+        weight_version: of the weights that sampled them; of the oldest, where newer ones came into their midst.
         greedy_rewards: of a greedy response to each prompt, float32 [N]; None where none was sampled.
         age: steps that the policy has taken since it had these weights.
+        token_age: likewise, mean over the tokens of all ranks, where these are of several weights; else None.
         probe: responses of the policy as it is now, where the rollouts are not; nothing is learnt from them.
         unpaid: problems that no response can be paid for.
         refilled: groups of all ranks whose place others have taken; None where none may.
@@ -77,6 +78,7 @@ class RolloutBatch:
     weight_version: int
     greedy_rewards: Tensor | None = None
     age: int = 0
+    token_age: float | None = None
     probe: list[Rollout] = field(default_factory=list)
     unpaid: int = 0
     refilled: int | None = None

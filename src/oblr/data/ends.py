@@ -111,7 +111,7 @@ def stopped(tokenizer: PreTrainedTokenizerBase, completion: Completion, sampling
     count = bisect_left(range(length + 1), True, key=ended)
     whole = text(count)
     before = whole[: min(whole.index(end) for end in stop if end in whole)]
-    return Completion(ids[:count], completion.logprobs[:count], finished=True), before
+    return completion.ended_after(count), before
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

@@ -46,6 +46,7 @@ class Found(dict[str, Tensor]):
 
 def tags(stats: StepStatistics) -> dict[str, float]:
     """Plain numbers, which are the same on all ranks: Lightning would gather tensors, wherever they lie."""
+    batch = stats.batch
     return {
         "train/reward": stats.scores.mean().item(),
         "train/live_groups": stats.live.float().mean().item(),
@@ -53,9 +54,9 @@ def tags(stats: StepStatistics) -> dict[str, float]:
         "train/lr": stats.lr,
         **{f"rollout/logprob_gap_{name}": value for name, value in stats.logprob_gap._asdict().items()},
         "rollout/truncated": 1 - stats.finished.float().mean().item(),
-        "rollout/age": float(stats.batch.age),
+        "rollout/age": float(batch.age) if batch.token_age is None else batch.token_age,
         "rollout/ess": stats.effective_sample_size,
         "rollout/growth": stats.growth,
         "rollout/length": stats.lengths.float().mean().item(),
-        **({} if stats.batch.refilled is None else {"rollout/refilled": float(stats.batch.refilled)}),
+        **({} if batch.refilled is None else {"rollout/refilled": float(batch.refilled)}),
     }

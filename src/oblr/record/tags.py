@@ -15,7 +15,7 @@ TAGS = {
     "train/dropped": "Steps so far whose rollouts were too old, so that nothing moved; see policy.max_noise.",
     "rollout/length": "Mean length of a response, in tokens.",
     "rollout/truncated": "Share of the responses that the token limit cut.",
-    "rollout/age": "Steps that the policy has taken since the weights that its rollouts are of; see rollout.ahead.",
+    "rollout/age": "Steps since the weights that rollouts are of, mean over tokens; see rollout.ahead.",
     "rollout/ess": "(Σρ)²/(S Σρ²) of the S live responses' ratios ρ: the share that counts as if it were fresh.",
     "rollout/growth": "Σ ρ²n/Σ ρn: what the ratios make of the gradients' second moment; 1/ESS if norms n are unknown.",
     "rollout/refilled": "Prompts of the step that others replaced, since their rewards agreed; see rollout.refill.",

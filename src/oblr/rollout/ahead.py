@@ -1,8 +1,9 @@
 """Batches of steps to come, which the engine samples and rewards score while the policy trains on others.
 
 One thread asks the engine, batch after batch, and one has their responses scored as they end; the next batch is sampled
-while the last responses of the one before are still scored. Neither asks another rank for anything: what fails is
-raised where the batch is taken, which all ranks do in the same order.
+while the last responses of the one before are still scored. With ``rollout.in_flight`` several threads ask, so that the
+next batch takes the place of responses that have ended. None asks another rank for anything: what fails is raised where
+the batch is taken, which all ranks do in the same order.
 """
 
 from collections import deque
@@ -51,11 +52,15 @@ class UnderWay:
 
 
 class Upcoming:
-    """The batches under way, first the one that is due first."""
+    """The batches under way, first the one that is due first.
 
-    def __init__(self) -> None:
+    Args:
+        at_once: of how many the engine is asked at a time.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
         self.batches = deque[UnderWay]()
-        self.sampler, self.scorer = ThreadPoolExecutor(1, "sampler"), ThreadPoolExecutor(1, "scorer")
+        self.sampler, self.scorer = ThreadPoolExecutor(at_once, "sampler"), ThreadPoolExecutor(1, "scorer")
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -26,6 +26,7 @@ from oblr.rollout.engine import Done, Engine, choose
 from oblr.rollout.live import LiveEngine
 from oblr.rollout.refill import refilled
 from oblr.rollout.replies import ask
+from oblr.rollout.versions import check_versions, mean_age
 from oblr.run.randomness import derived_seed
 from oblr.run.timing import Stopwatch
 
@@ -56,6 +57,7 @@ class RolloutDataModule(LiveEngine):
         sync_timeout: longest that new weights may take from the policy to the engine, seconds.
         restarts: how often in one step an engine that dies is restarted.
         ahead: steps whose rollouts are under way while the policy trains: they are of weights so many steps old.
+        in_flight: whether new weights come into the midst of these, whose later tokens are then of them.
         refill: times that prompts whose responses' rewards agree are replaced by others, in a step (DAPO's dynamic
             sampling, arXiv 2503.14476).
         reward_pool: makes of the reward the processes that score.
@@ -85,6 +87,7 @@ class RolloutDataModule(LiveEngine):
         sync_timeout: Positive = 600.0,
         restarts: Natural = 3,
         ahead: Natural = 0,
+        in_flight: bool = False,
         refill: Natural = 0,
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
         vocabulary: Given[int | None] = None,
@@ -102,7 +105,16 @@ class RolloutDataModule(LiveEngine):
                 f"prompts are drawn {ahead} steps ahead, before it is known which are to be replaced",
                 "use rollout.ahead=0, or rollout.refill=0",
             )
-        self.ahead, self.upcoming, self.refill = ahead, Upcoming(), refill
+        if in_flight and not ahead:
+            raise SettingError(
+                "rollout.in_flight",
+                "nothing is under way when weights are replaced",
+                "use rollout.ahead=1 or more, or rollout.in_flight=false",
+            )
+        self.ahead, self.in_flight, self.refill = ahead, in_flight, refill
+        self.upcoming = Upcoming(ahead + 1 if in_flight else 1)
+        if in_flight:
+            self.engine.in_flight = True
         self.train, self.reward, self.tokenizer = train, reward, tokenizer
         self.held_out = [held_out[i] for i in range(len(held_out))]
         self.drawing = Drawing(train, {problem.prompt for problem in self.held_out}, prompts_per_step)
@@ -143,6 +155,8 @@ class RolloutDataModule(LiveEngine):
     def next_batch(self) -> RolloutBatch:
         """The batch of the step that comes next; those of ``ahead`` steps after it are under way."""
         self.restarted = 0
+        if self.in_flight and self.upcoming:
+            self._refresh()
         batch = self._due()
         if batch is None:
             drawn = self._draw(self.run.current_epoch, self.position)
@@ -164,21 +178,43 @@ class RolloutDataModule(LiveEngine):
 
         return self._batch(drawn, self.weight_version, rollouts, self.clock)
 
+    def _refresh(self) -> None:
+        """Have what is under way go on with the newest weights, and begin the next batch beside that which is due."""
+        try:
+            self._renew()
+            self._go_ahead(due=1)
+        except EngineDiedError as death:
+            self.garbled = self._revive(death)
+
     def _due(self) -> RolloutBatch | None:
         """The first batch under way; None where there is none, or where all are lost with the engine."""
         if not self.upcoming:
             return None
         due = self.upcoming.batches[0]
+
+        def taken() -> RolloutBatch:
+            batch = due.batch.result()
+            for told in due.told.values():
+                check_versions(told.groups.result(), batch.weight_version, self.weight_version)
+            return batch
+
         try:
             with self.clock.phase("rollout"):
-                batch = self._together(due.batch.result)
+                batch = self._together(taken)
         except EngineDiedError as death:
-            self.upcoming.drop(self.reward_pool.give_up)
+            if not self.in_flight:
+                self.upcoming.drop(self.reward_pool.give_up)
             self.garbled = self._revive(death)
             return None
         self.upcoming.batches.popleft()
         self.position = due.drawn.end
-        return batch
+        return replace(batch, token_age=mean_age(batch.rollouts, self.weight_version)) if self.in_flight else batch
+
+    def _revive(self, death: EngineDiedError, garbled: bool = False) -> bool:
+        """See :class:`LiveEngine`. What is under way while it gets new weights is lost with it."""
+        if self.in_flight:
+            self.upcoming.drop(self._give_up)
+        return super()._revive(death, garbled)
 
     def _probe(self, batch: RolloutBatch) -> list[Rollout]:
         """Some tokens of the newest weights, which the engine gets for that."""
@@ -189,11 +225,15 @@ class RolloutDataModule(LiveEngine):
         groups = self.generate([one.prompt_ids for one in own], sampling, seeds)
         return [replace(one, completion=group[0], text="") for one, group in zip(own, groups, strict=True)]
 
-    def _go_ahead(self) -> None:
-        """Start what is to be under way, with the weights that the engine has, which are the policy's."""
+    def _go_ahead(self, due: int = 0) -> None:
+        """Start what is to be under way, with the weights that the engine has, which are the policy's.
+
+        Args:
+            due: batches under way that this step takes.
+        """
         last = self.run.max_epochs
-        while len(self.upcoming) < self.ahead:
-            step = self.run.current_epoch + 1 + len(self.upcoming)
+        while len(self.upcoming) < self.ahead + due:
+            step = self.run.current_epoch + 1 - due + len(self.upcoming)
             if last is not None and 0 <= last <= step:
                 break
             self._start(self._draw(step, self.upcoming.batches[-1].drawn.end if self.upcoming else self.position))
@@ -300,9 +340,13 @@ class RolloutDataModule(LiveEngine):
         seeds: Sequence[int],
         done: Done | None = None,
     ) -> Groups:
-        """Completions of the policy as it is, see :class:`LiveEngine`, once all that is under way is sampled."""
-        with self.clock.phase("rollout"):
-            self.upcoming.settle()
+        """Completions of the policy as it is, see :class:`LiveEngine`, once all that is under way is sampled.
+
+        With ``in_flight``, beside it.
+        """
+        if not self.in_flight:
+            with self.clock.phase("rollout"):
+                self.upcoming.settle()
         return super().generate(prompts, sampling, seeds, done)
 
     def encode(self, problem: Problem) -> list[int]:
@@ -326,13 +370,14 @@ class RolloutDataModule(LiveEngine):
         self._end()
 
     def _end(self) -> None:
-        def end() -> None:
-            self.engine.close()
-            self.reward_pool.give_up()
-
         self.engine.close()
-        self.upcoming.drop(end)
+        self.upcoming.drop(self._give_up)
         self.reward_pool.close()
+
+    def _give_up(self) -> None:
+        """Whatever is sampled or scored."""
+        self.engine.close()
+        self.reward_pool.give_up()
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position}

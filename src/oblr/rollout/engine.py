@@ -20,10 +20,13 @@ class Engine(Protocol):
     Attributes:
         weight_version: of the last sync; None while the engine is stale, which is from `start` or `sleep` to `sync`.
         apart: whether it computes in other processes: then it may `generate` in another thread, and `sleep` is nothing.
+        in_flight: whether `sync` may come while it generates, which is said before it starts, and to one that is apart:
+            what it samples then goes on with the new weights, and completions have ``versions``.
     """
 
     weight_version: int | None
     apart: bool
+    in_flight: bool
 
     @property
     def dtype(self) -> str:
@@ -44,7 +47,7 @@ class Engine(Protocol):
         caller goes through: gathering them is collective.
 
         Raises:
-            EngineDiedError: it died; the engine is stale.
+            EngineDiedError: it died; the engine is stale, and what it was asked for ends with it.
         """
 
     def generate(

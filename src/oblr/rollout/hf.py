@@ -33,7 +33,7 @@ class HFEngine:
         batch_size: responses sampled at once.
     """
 
-    apart = False
+    apart = in_flight = False
 
     def __init__(self, model: str | None, dtype: Precision, batch_size: Count = 256):
         self.path = cast(str, model)  # an evaluation knows it in time

@@ -14,6 +14,7 @@ from oblr.rollout.deadline import deadline, end_process_after
 from oblr.rollout.engine import Done, Engine
 from oblr.rollout.readback import NotedWeights
 from oblr.rollout.replies import ask, check_parts
+from oblr.rollout.versions import check_versions
 from oblr.run.ranks import of_run
 from oblr.run.timing import Stopwatch
 
@@ -77,12 +78,17 @@ class LiveEngine(L.LightningDataModule):
         if not self.started:
             self.start_engine()
         garbled, self.garbled = self.garbled, False
+
+        def asked() -> Groups:
+            groups = ask(self.engine, prompts, sampling, seeds, self.vocabulary, done)
+            check_versions(groups, self.weight_version, self.weight_version)
+            return groups
+
         while True:
             try:
-                if self.engine.weight_version != self.weight_version:
-                    self._sync()
+                self._renew()
                 with self.clock.phase("rollout"):
-                    return self._together(lambda: ask(self.engine, prompts, sampling, seeds, self.vocabulary, done))
+                    return self._together(asked)
             except EngineDiedError as death:
                 garbled = self._revive(death, garbled)
 
@@ -114,6 +120,11 @@ class LiveEngine(L.LightningDataModule):
         with self.clock.phase("engine start"):
             self._together(self.engine.start)
         self.started = True
+
+    def _renew(self) -> None:
+        """Give the engine the policy's weights, if it has older ones."""
+        if self.engine.weight_version != self.weight_version:
+            self._sync()
 
     def _sync(self) -> None:
         if self.weights is None:

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal, cast
@@ -29,6 +29,7 @@ from oblr.rollout.proof import SETTING, VARIABLE, read_secret, secret_of
 from oblr.rollout.readback import Block, Part, from_text, to_text
 from oblr.rollout.replies import in_order
 from oblr.rollout.senders import HTTPSender, Sender
+from oblr.rollout.versions import spans
 from oblr.run.host import CXX, lacking
 from oblr.run.meeting import LOOPBACK
 from oblr.run.private import kept_caches
@@ -90,7 +91,7 @@ class ServerEngine:
         SettingError: there is no server at ``url``, or one that this run cannot use.
     """
 
-    apart = True
+    apart, in_flight = True, False
 
     def __init__(
         self,
@@ -183,6 +184,7 @@ class ServerEngine:
             raise SettingError(setting, f"no vLLM server answers: {error}", start) from error
         needed = {
             "/start_weight_update": "VLLM_SERVER_DEV_MODE=1",
+            "/pause": "VLLM_SERVER_DEV_MODE=1",
             "/collective_rpc": "VLLM_SERVER_DEV_MODE=1",
             GENERATE: "--enable-scale-out",
         }
@@ -256,6 +258,8 @@ class ServerEngine:
         else:
             self._await_return()
         self._claim(told["run"])
+        if not self.own:
+            self.server.post("/resume")  # the run before may have ended while it was paused
         self.sender = self._sender()
         return told
 
@@ -313,10 +317,23 @@ class ServerEngine:
                 time.sleep(0.5)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        self.weight_version = None
+        if not self.in_flight:  # where it is, what is asked meanwhile waits for the new ones
+            self.weight_version = None
         if of_run().rank == 0:
-            self._send(weights, str(version))
+            with self._paused() if self.in_flight else nullcontext():
+                self._send(weights, str(version))
         self.weight_version = version
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Nothing is sampled meanwhile, and all goes on then. Where that fails, what is asked is given up."""
+        try:
+            self.server.post("/pause?mode=keep&clear_cache=false")
+            yield
+            self.server.post("/resume")
+        except EngineDiedError as death:
+            self.server.give_up(str(death))
+            raise
 
     def _send(self, weights: Iterable[tuple[str, Tensor]], version: str) -> None:
         try:
@@ -327,8 +344,9 @@ class ServerEngine:
             self.server.post("/start_weight_update")
         self.sender.send(weights)
         self.server.post("/finish_weight_update", weight_version=version)
+        running = "?reset_running_requests=true" if self.in_flight else ""  # responses are read anew, as prompts are
         with self._understood("/reset_prefix_cache"):
-            dropped = self.server.post("/reset_prefix_cache")["success"]
+            dropped = self.server.post(f"/reset_prefix_cache{running}")["success"]
         if dropped is not True:
             raise EngineDiedError(f"{self.server.url} keeps a cache of its old weights: it is serving somebody else")
         with self._understood("/weight_info"):
@@ -376,7 +394,7 @@ class ServerEngine:
             for reply in through:
                 reply.result()
             sampled = tokens if through else self._sampled() or tokens
-            if through or sampled != tokens:
+            if through or sampled != tokens or self._is_paused():
                 tokens, since = sampled, time.monotonic()
             elif time.monotonic() - since > self.silence_timeout:
                 raise EngineDiedError(f"{self.server.url} has sampled nothing for {self.silence_timeout:g} s")
@@ -388,6 +406,12 @@ class ServerEngine:
         except EngineDiedError:
             return ""
         return "".join(line for line in lines if line.startswith(COUNTED))
+
+    def _is_paused(self) -> bool:
+        """Whether it gets new weights; where it does not say, it does not."""
+        with suppress(EngineDiedError, LookupError, TypeError):
+            return self.in_flight and self.server.get("/is_paused")["is_paused"] is True
+        return False
 
     def _complete(self, prompt: list[int], sampling: Sampling, seed: int) -> list[Completion]:
         """The completions of one prompt; the n-th of them has the seed ``seed + n``."""
@@ -413,7 +437,8 @@ class ServerEngine:
             return in_order(((choice["index"], self._completion(choice)) for choice in reply["choices"]), sampling.n)
 
     def _completion(self, choice: dict[str, Any]) -> Completion:
-        for span in choice["weight_versions"]:
+        of_tokens = choice["weight_versions"]
+        for span in [] if self.in_flight else of_tokens:
             self._check_version(span["version"], str(self.weight_version))
         if choice["finish_reason"] not in ("stop", "length"):
             raise EngineDiedError(f"{self.server.url} gave up a request: {choice['finish_reason']}")
@@ -421,7 +446,8 @@ class ServerEngine:
         if [token["token_id"] for token in content] != choice["token_ids"]:
             raise ValueError("log-probabilities of other tokens")
         logprobs = [float(token["logprob"]) for token in content]
-        return Completion(choice["token_ids"], logprobs, finished=choice["finish_reason"] == "stop")
+        versions = spans(of_tokens, len(content)) if self.in_flight else ()
+        return Completion(choice["token_ids"], logprobs, choice["finish_reason"] == "stop", versions)
 
     @contextmanager
     def _understood(self, path: str) -> Iterator[None]:

@@ -44,7 +44,7 @@ class ServersEngine:
         SettingError: a server is not there, or not what this run can use; there are fewer than two, or one twice.
     """
 
-    apart = True
+    apart, in_flight = True, False
 
     def __init__(self, urls: Sequence[Word], server: Callable[..., ServerEngine]):
         if len(set(urls)) != len(urls) or len(urls) < 2:
@@ -57,6 +57,7 @@ class ServersEngine:
         self.dtype = self.servers[0].dtype
         self.weight_version: int | None = None
         self.living: list[ServerEngine] = []
+        self.leaving = threading.Lock()
 
     def start(self) -> None:
         """Start with the servers that answer; where none does, wait for one after the other. Collective."""
@@ -73,6 +74,7 @@ class ServersEngine:
 
     def _started(self, one: ServerEngine) -> EngineDiedError | None:
         """Why it has not; all ranks are told the same."""
+        one.in_flight = self.in_flight
         try:
             one.start()
         except EngineDiedError as death:
@@ -82,28 +84,34 @@ class ServersEngine:
 
     def sync(self, weights: Iterable[Item], version: int) -> None:
         """Send the weights to servers that live and to those that are back; which, the first rank says. Collective."""
-        self.weight_version = None
+        if not self.in_flight:
+            self.weight_version = None
         lost = [k for k, one in enumerate(self.servers) if one not in self.living]
         back = [k for k in lost if self.servers[k].answers()]
         lost, back = of_run().objects((lost, back))[0]  # another rank may have met other deaths
-        self.living = [one for k, one in enumerate(self.servers) if k not in lost]
+        living = [one for k, one in enumerate(self.servers) if k not in lost]
         for k in back:
             if self._started(self.servers[k]) is None:
                 log.warning("the rollout server at %s is back", self.servers[k].server.url)
-                self.living.append(self.servers[k])
-        deaths = Broadcast([_sync(one, version) for one in self.living]).send(weights)
+                living.append(self.servers[k])
+        deaths = Broadcast([_sync(one, version) for one in living]).send(weights)
         failed = {k: str(death) for k, death in enumerate(deaths) if death is not None}
         failed = of_run().objects(failed)[0]
-        self._leave_out([(self.living[k], why) for k, why in failed.items()])
+        self.living = list(living)  # before, those that are back have no weights
+        self._leave_out([(living[k], why) for k, why in failed.items()])
         self.weight_version = version
 
     def _leave_out(self, dead: Sequence[tuple[ServerEngine, str]]) -> None:
         for one, why in dead:
-            if one in self.living:
-                self.living.remove(one)
+            with self.leaving:
+                leaves = one in self.living
+                if leaves:
+                    self.living.remove(one)
+            if leaves:
                 log.warning("a rollout server is left out: %s", why)
+                if self.in_flight:
+                    one.server.give_up(why)  # it may be paused: what it is asked, others sample
         if dead and not self.living:
-            self.weight_version = None
             raise EngineDiedError(dead[-1][1])
 
     def generate(
@@ -115,10 +123,13 @@ class ServersEngine:
     ) -> list[list[Completion]]:
         check_fresh(self)
         found: list[list[Completion]] = [[] for _ in prompts]
-        left = Left(len(prompts), AT_ONCE * PARTS * len(self.living))
+        left = Left(len(prompts), AT_ONCE * PARTS * max(1, len(self.living)))
 
         def work(one: ServerEngine) -> EngineDiedError | None:
             for part in left.parts():
+                if one not in self.living:  # another thread has left it out
+                    left.back(part)
+                    return None
                 told = None if done is None else _of_part(done, part.start)
                 try:
                     found[part] = one.generate(prompts[part], sampling, seeds[part], told)
@@ -132,8 +143,11 @@ class ServersEngine:
             return None
 
         while left.count:  # a server may die when others have nothing left to do
-            with ThreadPoolExecutor(AT_ONCE * len(self.living)) as pool:
-                at_work = [(one, pool.submit(work, one)) for one in self.living for _ in range(AT_ONCE)]
+            living = list(self.living)
+            if not living:
+                raise EngineDiedError("no rollout server is left")
+            with ThreadPoolExecutor(AT_ONCE * len(living)) as pool:
+                at_work = [(one, pool.submit(work, one)) for one in living for _ in range(AT_ONCE)]
             self._leave_out([(one, str(death)) for one, of_one in at_work if (death := of_one.result()) is not None])
         return found
 

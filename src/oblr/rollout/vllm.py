@@ -57,7 +57,7 @@ class VLLMEngine:
         tensor_parallel_size: GPUs, and their ranks, that share a copy of the policy.
     """
 
-    apart = False
+    apart = in_flight = False
 
     def __init__(
         self,

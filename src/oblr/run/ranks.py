@@ -19,6 +19,7 @@ ranks know alike. P: the policy's parameters. M: parts of micro-batches, of whic
 | rollouts, each call | engines of several ranks: prompts, as objects; death of an engine | 1; 1 |
 | … with ``rollout.refill``, each time | how many groups agree, as objects; then as another call | 1 |
 | … with ``rollout.ahead`` | death of the engine under the batch that is due; the few of the newest weights | 1; 1 |
+| … and ``rollout.in_flight`` | death of the engine; ages of the tokens of the batch that was due | 1; 1 |
 | evaluation, every k-th step | as rollouts; then scores or answers, as objects | each benchmark 1 |
 | ``check_engine`` | sharded: one forward pass; the gap | 1 |
 | ``GradStats``, every k-th step | as micro-batches; the norms | ; 1 |

@@ -1,0 +1,191 @@
+"""New weights in the midst of responses of a real vLLM server, and whole runs that have them so."""
+
+import threading
+
+import pytest
+import torch
+from conftest import POCKET, ROOT, SMALL, run_script
+from kept_responses import read_rollouts
+from lending import lent
+
+from oblr.batch.types import Sampling
+from oblr.policy.loading import load_model
+from oblr.policy.model import PolicyModel
+from oblr.record.curves import read_curves
+from oblr.rollout.server import ServerEngine
+
+RUN = ("rollout.engine=server", "callbacks.evaluation.every=2", "callbacks.checkpoints.every=1")
+#: Responses that are sampled for longer than the policy trains.
+LONG = ("rollout.max_new_tokens=80", "rollout.group_size=16", "rollout.temperature=1.5")
+PROMPTS = [[5 + q % 7, 6, 7, 8 + q] for q in range(16)]
+
+
+@pytest.fixture
+def engine(pocket_server):
+    pocket_server.in_flight = True
+    yield pocket_server
+    pocket_server.in_flight = False
+
+
+@pytest.fixture(scope="module")
+def policies():
+    """Two that are far apart."""
+    old, new = (PolicyModel(load_model(str(POCKET), "float32"), 1.0) for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    for p in new.parameters():
+        p.data += 0.03 * torch.randn(p.shape, generator=generator)
+    return {1: old, 2: new}
+
+
+def sampled_across(engine, policies, sampling):
+    """Responses into whose midst the second policy's weights come."""
+    engine.sync(policies[1].weights(), 1)
+    groups, before = [], engine._sampled()
+    asking = threading.Thread(target=lambda: groups.extend(engine.generate(PROMPTS, sampling, range(0, 1600, 100))))
+    asking.start()
+    while engine._sampled() == before:
+        pass
+    engine.sync(policies[2].weights(), 2)
+    asking.join()
+    return groups
+
+
+def gaps(policy, prompt, completion):
+    """|log π − log μ| of the tokens, nats [T]; the policy reads the whole prefix."""
+    ids = torch.tensor(prompt + completion.token_ids)
+    with torch.no_grad():
+        logprobs = policy.lm(ids[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    own = logprobs.gather(1, ids[len(prompt) :, None])[:, 0]
+    return (own - torch.tensor(completion.logprobs)).abs()
+
+
+def test_each_token_is_of_the_weights_that_it_says_whatever_came_before_it(engine, policies):
+    """Also what stands before the switch is read by the new policy: nothing of the old one's is left in a cache."""
+    groups = sampled_across(engine, policies, Sampling(4, 1.0, 100, ()))
+    assert [len(group) for group in groups] == [4] * len(PROMPTS)
+    crossed = [one for group in groups for one in group if len(one.versions) == 2]
+    assert len(crossed) > len(PROMPTS)
+    found = {(own, policy): [torch.zeros(1)] for own in (1, 2) for policy in (1, 2)}
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for one in group:
+            assert len(one.token_ids) == sum(tokens for _, tokens in one.versions) == 100
+            for policy, model in policies.items():
+                parts = gaps(model, prompt, one).split([tokens for _, tokens in one.versions])
+                for (own, _), part in zip(one.versions, parts, strict=True):
+                    found[own, policy].append(part)
+    for (own, policy), parts in found.items():
+        gap = torch.cat(parts)
+        assert gap.max() < 1e-3 if own == policy else gap.mean() > 0.1
+
+
+def test_a_cache_of_the_old_policy_would_be_seen(engine, policies, monkeypatch):
+    """If what was computed before the switch stayed, the tokens after it would be of neither policy."""
+    post = engine.server.post
+
+    def keeping(path, *given, **told):
+        return {"success": True} if path.startswith("/reset_prefix_cache") else post(path, *given, **told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.server, "post", keeping)
+        groups = sampled_across(engine, policies, Sampling(1, 1.0, 100, ()))
+    engine.sync(policies[1].weights(), 3)
+    ((prompt, one), *_) = [
+        pair for pair in zip(PROMPTS, (g[0] for g in groups), strict=True) if len(pair[1].versions) > 1
+    ]
+    before = one.versions[0][1]
+    assert gaps(policies[1], prompt, one)[:before].max() < 1e-3
+    assert gaps(policies[2], prompt, one)[before:].max() > 0.05
+
+
+def problems(folder, steps):
+    """Of each step, in order."""
+    rows = [read_rollouts(folder / "rollouts", step) for step in range(1, steps + 1)]
+    return [list(dict.fromkeys(row["problem"] for row in of_step)) for of_step in rows]
+
+
+@pytest.fixture(scope="module")
+def now(pocket_server, tmp_path_factory):
+    """The problems of a run without it."""
+    folder = tmp_path_factory.mktemp("now") / "run"
+    with lent(pocket_server) as url:
+        result = run_script("train.py", *SMALL, f"paths.output_dir={folder}", "steps=5", *RUN, *url)
+    assert result.returncode == 0, result.stderr
+    return problems(folder, 5)
+
+
+def check(folder, steps, ahead, now):
+    """That no response is lost and none too old, and ages are what the rows say; how many versions a response has."""
+    assert [sorted(one) for one in problems(folder, steps)] == [sorted(one) for one in now[:steps]]
+    curves, most = read_curves(folder), 0
+    assert curves["rollout/age"][0] == [*range(1, steps + 1)]
+    assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3
+    for step, age in enumerate(curves["rollout/age"][1], 1):
+        rows = read_rollouts(folder / "rollouts", step)
+        size = len(rows) // 4
+        assert [(row["group"], row["response"]) for row in rows] == [(q, j) for q in range(4) for j in range(size)]
+        spans = [row["weight_versions"] for row in rows]
+        assert [sum(tokens for _, tokens in of_row) for of_row in spans] == [row["tokens"] for row in rows]
+        ages = [(step - version, tokens) for of_row in spans for version, tokens in of_row]
+        assert 0 <= min(ages)[0] <= max(ages)[0] <= step - rows[0]["weight_version"] <= min(ahead, step - 1)
+        assert age == sum(one * tokens for one, tokens in ages) / sum(tokens for _, tokens in ages)
+        most = max(most, *map(len, spans))
+    return most
+
+
+@pytest.mark.parametrize("ahead", [1, pytest.param(2, marks=pytest.mark.wide)])
+def test_a_run_has_new_weights_in_the_midst_of_responses_and_loses_none(train, tmp_path, pocket_server, now, ahead):
+    settings = (f"rollout.ahead={ahead}", "rollout.in_flight=true", *LONG)
+    with lent(pocket_server) as url:
+        result = train("steps=5", *RUN, *url, *settings)
+    assert result.returncode == 0, result.stderr
+    assert "warning" not in result.stdout
+    assert check(tmp_path / "run", 5, ahead, now) > 1
+    assert read_curves(tmp_path / "run")["eval/best"][0] == [0, 2, 4, 5]
+
+
+@pytest.mark.wide
+def test_a_run_that_is_killed_while_the_server_is_paused_goes_on(train, tmp_path, pocket_server, now, monkeypatch):
+    """Nobody else resumes it; any run can, one without rollouts ahead too."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
+    settings = ("rollout.ahead=1", "rollout.in_flight=true")
+    with lent(pocket_server) as url:
+        killed = train("steps=5", *RUN, *url, *settings, "rollout.engines.server._target_=mortal.LastPaused")
+    assert killed.returncode not in (0, 2)
+    assert pocket_server.server.get("/is_paused") == {"is_paused": True}
+    own = "rollout.engines.server._target_=oblr.rollout.server.ServerEngine"
+    with lent(pocket_server) as url:
+        result = train("steps=5", *RUN, *settings, "ckpt_path=last", *url, own)
+    assert result.returncode == 0, result.stderr
+    check(tmp_path / "run", 5, 1, now)
+
+
+def test_a_server_that_was_left_paused_is_resumed_by_whoever_claims_it(pocket_server, tmp_path):
+    pocket_server.server.post("/pause?mode=keep&clear_cache=false")
+    settings = {"token_file": str(pocket_server.process.token), "log": str(tmp_path / "log"), "max_model_len": 128}
+    with lent(pocket_server) as (url, _):
+        engine = ServerEngine(str(POCKET), "float32", url=url.partition("=")[2], **settings)
+        engine.start()
+        engine.sync(PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights(), 1)
+        assert len(engine.generate([[5, 6, 7]], Sampling(1, 1.0, 4, ()), [1])[0][0].token_ids) == 4
+        engine.close()
+
+
+@pytest.mark.wide
+def test_two_ranks_share_a_server(train, tmp_path, pocket_server, now):
+    ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
+    settings = ("rollout.ahead=1", "rollout.in_flight=true", *LONG)
+    with lent(pocket_server) as url:
+        result = train("steps=4", *RUN, *ranks, *url, *settings)
+    assert result.returncode == 0, result.stderr
+    check(tmp_path / "run", 4, 1, now)
+
+
+@pytest.mark.servers
+def test_a_server_that_is_killed_while_it_is_paused_costs_no_prompt(train, tmp_path, monkeypatch, now):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
+    target = "rollout.engines.server._target_=mortal.PausedServer"
+    result = train("steps=4", *RUN, target, "rollout.ahead=1", "rollout.in_flight=true", *LONG)
+    assert result.returncode == 0, result.stderr
+    (warning,) = [line for line in result.stdout.splitlines() if line.startswith("warning")]
+    assert "step 3 is repeated" in warning
+    check(tmp_path / "run", 4, 1, now)
