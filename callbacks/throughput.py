@@ -12,6 +12,8 @@ from oblr.policy.step import PolicyModule
 class Throughput(Observer):
     """Logs ``time/<phase>`` and ``time/step`` in seconds, and response tokens per second of the whole step.
 
+    ``time/ahead_<phase>`` is no part of the step: its batch was sampled and scored in it, while others were trained on.
+
     Attributes:
         rate: those tokens per second of the last step; 0 before the first.
     """
@@ -28,6 +30,7 @@ class Throughput(Observer):
         policy.log_dict(
             {
                 **{f"time/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},
+                **{f"time/ahead_{phase}": spent for phase, spent in stats.batch.beside.items()},
                 "time/step": seconds,
                 "throughput/tokens_per_second": self.rate,
             }

@@ -241,9 +241,12 @@ def test_time(monkeypatch):
     callback, clock = Throughput(), Stopwatch()
     clock.seconds |= {"gradient statistics": 1.5, "update": 2.0}
     callback.on_train_epoch_start(None, None)
-    assert logged(callback, make_statistics(), clock=clock) == {
+    stats = make_statistics()
+    stats = replace(stats, batch=replace(stats.batch, beside={"rollout": 3.0}))
+    assert logged(callback, stats, clock=clock) == {
         "time/gradient_statistics": 1.5,
         "time/update": 2,
+        "time/ahead_rollout": 3,
         "time/step": 4,
         "throughput/tokens_per_second": 5,  # 20 tokens, of all ranks
     }

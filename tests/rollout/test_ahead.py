@@ -142,9 +142,13 @@ def test_the_policy_trains_while_the_engine_samples(begun):
     assert first.age == 0
     with data.engine.asked:
         assert data.engine.asked.wait_for(lambda: data.engine.generated == 2, 60)
+    time.sleep(0.2)
     data.engine.gates[1].set()
     (second,) = step(data)
     assert (second.age, data.engine.calls[3]) == (1, ("generate 2", False))
+    assert first.beside == {}
+    assert second.beside.keys() == {"rollout", "reward"}
+    assert 0.2 < second.beside["rollout"] < 60 > second.beside["reward"] > 0
 
 
 @pytest.mark.parametrize("ahead", [1, 2])

@@ -8,7 +8,7 @@ A *group* is the G responses to one prompt; a batch lists its sequences group by
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, NamedTuple, get_origin, get_type_hints
@@ -69,6 +69,7 @@ class RolloutBatch:
         age: steps that the policy has taken since it had these weights.
         token_age: likewise, mean over the tokens of all ranks, where these are of several weights; else None.
         probe: responses of the policy as it is now, where the rollouts are not; nothing is learnt from them.
+        beside: seconds that its sampling, and then its scoring, took while the policy trained on others, by phase.
         unpaid: problems that no response can be paid for.
         refilled: groups of all ranks whose place others have taken; None where none may.
     """
@@ -80,6 +81,7 @@ class RolloutBatch:
     age: int = 0
     token_age: float | None = None
     probe: list[Rollout] = field(default_factory=list)
+    beside: Mapping[str, float] = field(default_factory=dict)
     unpaid: int = 0
     refilled: int | None = None
 

@@ -53,6 +53,8 @@ TAGS = {
     "monitor/onward": "Cosine of the last update with the next −ĝ, if not by plain SGD: below 0 updates go too far.",
     "monitor/entropy_share": "Moving average of the entropy over that of the first step.",
     "time/step": "Seconds of the whole step.",
+    "time/ahead_rollout": "Seconds that the engine sampled this batch for, while the policy trained (rollout.ahead).",
+    "time/ahead_reward": "Seconds that scoring this batch took after its last response, while the policy trained.",
     "time/*": "Seconds of the step spent in this phase.",
     "throughput/tokens_per_second": "Response tokens a second of the whole step.",
 }

@@ -6,6 +6,7 @@ next batch takes the place of responses that have ended. None asks another rank 
 the batch is taken, which all ranks do in the same order.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,11 +25,23 @@ TICK = 0.1
 
 
 class Told:
-    """Responses that a thread of its own asks for, and another thread hears as they end."""
+    """Responses that a thread of its own asks for, and another thread hears as they end.
+
+    Attributes:
+        seconds: that all took, once they have ended.
+    """
 
     def __init__(self, thread: ThreadPoolExecutor, ask: Callable[[Done], Groups]):
         self.ended: SimpleQueue[tuple[int, int, Completion] | None] = SimpleQueue()
-        self.groups = thread.submit(ask, lambda *one: self.ended.put(one))
+        self.seconds = 0.0
+
+        def asked() -> Groups:
+            start = time.perf_counter()
+            groups = ask(lambda *one: self.ended.put(one))
+            self.seconds = time.perf_counter() - start
+            return groups
+
+        self.groups = thread.submit(asked)
         self.groups.add_done_callback(lambda _: self.ended.put(None))  # of one that is cancelled, too
 
     def heard(self, done: Done) -> Groups:

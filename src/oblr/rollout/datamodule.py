@@ -250,7 +250,8 @@ class RolloutDataModule(LiveEngine):
             def rollouts(use: str, problems: list[Problem]) -> list[Rollout]:
                 return self._scored(problems, prompts, uses[use], told[use].heard, clock)
 
-            return self._batch(drawn, version, rollouts, clock)
+            batch = self._batch(drawn, version, rollouts, clock)
+            return replace(batch, beside={"rollout": sum(one.seconds for one in told.values()), **clock.reset()})
 
         self.upcoming.start(drawn, asks, made)
 
