@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from oblr.answers import extract, same
 
 
@@ -26,3 +28,10 @@ def test_an_expression_may_be_so_long():
     """150 lexemes, signs and numbers alike: more may nest without an end."""
     assert same("75", "+".join("1" * 75))
     assert not same("76", "+".join("1" * 76))
+
+
+@pytest.mark.parametrize(("character", "names"), [("≠", "ne neq"), ("≤", "le leq leqslant"), ("≥", "ge geq geqslant")])
+def test_a_relation_is_the_same_by_all_its_names(character, names):
+    for name in names.split():
+        assert same(rf"x \{name} 2", f"x {character} 2")
+        assert not same(rf"x \{name} 2", "x = 2")
