@@ -55,15 +55,14 @@ def test_without_it_no_token_says_of_which_weights_it_is(begun):  # noqa: F811
     assert not data.engine.in_flight
 
 
-def test_evaluations_do_not_wait_for_what_is_under_way(begun):  # noqa: F811
+def test_evaluations_have_the_newest_weights_once_what_is_under_way_is_scored(begun):  # noqa: F811
     data = begun(1, in_flight=True)
-    data.engine.gates[1] = threading.Event()
-    next(step(data))
-    data.run.current_epoch += 1
+    taken(data, 1)
     (rollout, *_) = data.rollouts(data.held_out, data.sampling, range(0, 40, 10))
     assert rollout.completion.versions == ((2, 3),)
-    data.engine.gates[1].set()
-    assert versions(data.next_batch()) == ((1, 1), (2, 2))
+    second = data.next_batch()
+    assert (versions(second), second.token_age) == (((1, 3),), 1)
+    assert of_engine(data, "sync") == ["sync 1", "sync 2"]
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
@@ -89,7 +88,6 @@ def test_what_is_lost_with_the_engine_is_sampled_again(begun, ahead, lost, caplo
 
 def test_an_engine_that_dies_under_an_evaluation_takes_what_is_under_way_with_it(begun):  # noqa: F811
     data, undisturbed = begun(2, in_flight=True), taken(begun(2))
-    data.engine.gates[1] = threading.Event()
     batches = [*step(data)]
     data.engine.misses[2] = EngineDiedError("it died")
     data.rollouts(data.held_out, data.sampling, range(0, 40, 10))
