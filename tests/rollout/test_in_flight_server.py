@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, SMALL, run_script
+from conftest import POCKET, ROOT, SMALL, run_script, wide
 from kept_responses import read_rollouts
 from lending import lent
 
@@ -15,7 +15,7 @@ from oblr.record.curves import read_curves
 from oblr.rollout.server import ServerEngine
 
 RUN = ("rollout.engine=server", "callbacks.evaluation.every=2", "callbacks.checkpoints.every=1")
-#: Responses that are sampled for longer than the policy trains.
+#: Responses that take a while.
 LONG = ("rollout.max_new_tokens=80", "rollout.group_size=16", "rollout.temperature=1.5")
 PROMPTS = [[5 + q % 7, 6, 7, 8 + q] for q in range(16)]
 
@@ -132,14 +132,28 @@ def check(folder, steps, ahead, now):
     return most
 
 
-@pytest.mark.parametrize("ahead", [1, pytest.param(2, marks=pytest.mark.wide)])
-def test_a_run_has_new_weights_in_the_midst_of_responses_and_loses_none(train, tmp_path, pocket_server, now, ahead):
-    settings = (f"rollout.ahead={ahead}", "rollout.in_flight=true", *LONG)
+def test_new_weights_come_into_the_midst_of_all_batches_and_none_is_lost(
+    train, tmp_path, pocket_server, now, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
+    target = "rollout.engines.server._target_=meeting.MeetingServer"
+    settings = ("~callbacks.evaluation", target, "rollout.ahead=1", "rollout.in_flight=true", *LONG)
     with lent(pocket_server) as url:
-        result = train("steps=5", *RUN, *url, *settings)
+        result = train("steps=4", *RUN[:1], *url, *settings)
     assert result.returncode == 0, result.stderr
     assert "warning" not in result.stdout
-    assert check(tmp_path / "run", 5, ahead, now) > 1
+    assert check(tmp_path / "run", 4, 1, now) == 2
+    first, *ages = read_curves(tmp_path / "run")["rollout/age"][1]
+    assert first == 0
+    assert all(0 < age < 1 for age in ages)
+
+
+@pytest.mark.parametrize("ahead", wide(1, 2))
+def test_runs_evaluate_as_ever(train, tmp_path, pocket_server, now, ahead):
+    with lent(pocket_server) as url:
+        result = train("steps=5", *RUN, *url, f"rollout.ahead={ahead}", "rollout.in_flight=true", *LONG)
+    assert result.returncode == 0, result.stderr
+    check(tmp_path / "run", 5, ahead, now)
     assert read_curves(tmp_path / "run")["eval/best"][0] == [0, 2, 4, 5]
 
 
