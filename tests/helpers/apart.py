@@ -16,7 +16,7 @@ class Apart:
         calls: what it was told to do, and in which thread.
         failures: by the number of a call to generate, counted from 0: what it then raises.
         misses: by the version of new weights, likewise.
-        gates: by that number: set when it may go on.
+        gates: by that number, or by the kind of thread that calls: set when it may go on.
         asked: set with each call.
     """
 
@@ -46,9 +46,12 @@ class Apart:
         self.weight_version = version
 
     def generate(self, prompts, sampling, seeds, done=None):
-        begun, number, self.generated = self.weight_version, self.generated, self.generated + 1
+        with self.asked:  # several threads may ask
+            begun, number = self.weight_version, self.generated
+            self.generated += 1
         self.note(f"generate {sampling.n}")
-        if (gate := self.gates.get(number)) is not None:
+        thread, _, _ = threading.current_thread().name.partition("_")
+        if (gate := self.gates.get(number, self.gates.get(thread))) is not None:
             while not gate.wait(0.01):
                 if self.closed:
                     raise StaleEngineError("closed")

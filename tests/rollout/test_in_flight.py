@@ -69,7 +69,7 @@ def test_evaluations_have_the_newest_weights_once_what_is_under_way_is_scored(be
 @pytest.mark.parametrize("lost", ["sync 2", "sync 4", 1, 3, 4])
 def test_what_is_lost_with_the_engine_is_sampled_again(begun, ahead, lost, caplog):  # noqa: F811
     """It dies of new weights, paused as it is, or while it samples."""
-    data, undisturbed = begun(ahead, in_flight=True), taken(begun(ahead))
+    undisturbed, data = taken(begun(ahead)), begun(ahead, in_flight=True)
     died = EngineDiedError("it died")
     if isinstance(lost, int):
         data.engine.failures[lost] = died
@@ -87,7 +87,7 @@ def test_what_is_lost_with_the_engine_is_sampled_again(begun, ahead, lost, caplo
 
 
 def test_an_engine_that_dies_under_an_evaluation_takes_what_is_under_way_with_it(begun):  # noqa: F811
-    data, undisturbed = begun(2, in_flight=True), taken(begun(2))
+    undisturbed, data = taken(begun(2)), begun(2, in_flight=True)
     batches = [*step(data)]
     data.engine.misses[2] = EngineDiedError("it died")
     data.rollouts(data.held_out, data.sampling, range(0, 40, 10))
@@ -103,13 +103,12 @@ def test_tokens_of_weights_that_a_batch_cannot_have_are_not_trained_on(begun, wr
     data = begun(1, in_flight=True, restarts=0)
     taken(data, 2)
     data.upcoming.settle()  # the third batch, which is of version 2
-    data.engine.gates[data.engine.generated] = threading.Event()
+    data.engine.gates["sampler"] = threading.Event()
     (third,) = step(data)
     assert versions(third) == ((2, 3),)
     response = data.engine.response
     monkeypatch.setattr(data.engine, "response", lambda *of: replace(response(*of), versions=((wrong, 3),)))
-    for gate in data.engine.gates.values():
-        gate.set()
+    data.engine.gates["sampler"].set()
     with pytest.raises(EngineDiedError, match=f"tokens of version {wrong}, not 3 to 4"):
         data.next_batch()
 

@@ -92,6 +92,10 @@ class Upcoming:
         """Wait until the engine is asked for nothing any more, whatever has come of it."""
         wait([told.groups for one in self.batches for told in one.told.values()])
 
+    def finish(self) -> None:
+        """Wait until all is scored too, so that nobody waits for rewards which another batch keeps to itself."""
+        wait([future for one in self.batches for future in one.futures])
+
     def drop(self, end: Callable[[], object]) -> None:
         """Forget all, once none is sampled or scored any more; until then ``end`` is called again and again."""
         futures = [future for one in self.batches for future in one.futures]

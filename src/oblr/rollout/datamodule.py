@@ -31,8 +31,9 @@ from oblr.run.randomness import derived_seed
 from oblr.run.timing import Stopwatch
 
 log = logging.getLogger(__name__)
-#: Responses of a rank, and tokens of each, by which new weights are tried out where the batch is of older ones.
-PROBES, PROBE_TOKENS = 8, 32
+#: Responses of a rank, and tokens of each, by which new weights are tried out where the batch is of older ones. Nothing
+#: else goes on meanwhile, and the engine takes as long for many responses as for one.
+PROBES, PROBE_TOKENS = 32, 8
 
 
 @checked("rollout")
@@ -219,11 +220,16 @@ class RolloutDataModule(LiveEngine):
     def _probe(self, batch: RolloutBatch) -> list[Rollout]:
         """Some tokens of the newest weights, which the engine gets for that."""
         own = [batch.group(q)[0] for q in range(min(batch.n_groups, PROBES))]
-        sampling = replace(self.sampling, n=1, max_new_tokens=min(self.sampling.max_new_tokens, PROBE_TOKENS))
+        longest = min(self.sampling.max_new_tokens, PROBE_TOKENS)
+        sampling = replace(self.sampling, n=PROBES // len(own), max_new_tokens=longest)
         of_step = ("probe", self.seed, self.run.current_epoch, self.run.global_rank)
         seeds = [derived_seed(*of_step, q) for q in range(len(own))]
         groups = self.generate([one.prompt_ids for one in own], sampling, seeds)
-        return [replace(one, completion=group[0], text="") for one, group in zip(own, groups, strict=True)]
+        return [
+            replace(one, completion=completion, text="")
+            for one, group in zip(own, groups, strict=True)
+            for completion in group
+        ]
 
     def _go_ahead(self, due: int = 0) -> None:
         """Start what is to be under way, with the weights that the engine has, which are the policy's.
@@ -306,6 +312,7 @@ class RolloutDataModule(LiveEngine):
             SyncTimeoutError: the engine did not get the policy's weights in time.
             EngineDiedError: the engine died more often than it may.
         """
+        self.upcoming.finish()
         prompts = [self.encode(problem) for problem in problems]
         sample = partial(self.generate, prompts, sampling, seeds)
         return self._scored(problems, prompts, sampling, sample, self.clock)
