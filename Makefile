@@ -4,7 +4,7 @@
 # make test     install on first use, then run the test suite
 # make test-fast  those of its tests that start no program: two minutes
 # make test-wide  further cases of what the suite tries in few
-# make test-slurm  the sbatch files on a real SLURM of one node, which is installed into .cache where there is none
+# make test-slurm  the sbatch files on a real SLURM of one node, and of three, which is installed into .cache where there is none
 # make test-servers  vLLM servers of two copies, with an untied policy, and one that dies and is started again
 # make test-browser  reports in Chromium, which is installed where there is none
 # make test-loggers  runs with wandb and mlflow, offline; both are installed into .cache
@@ -73,7 +73,7 @@ test-wide: $(STAMP)
 	$(PY) -m pytest -m 'wide and not servers' $(ARGS)
 
 test-slurm: $(STAMP)
-	$(PY) -m pytest -m slurm tests/repository/test_slurm.py $(ARGS)
+	$(PY) -m pytest -m slurm -n 1 tests/repository/test_slurm.py tests/repository/test_slurm_servers.py $(ARGS)
 
 test-servers: $(STAMP)
 	$(PY) -m pytest -m servers -n 1 tests/rollout $(ARGS)

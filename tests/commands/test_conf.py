@@ -137,18 +137,21 @@ SERVE = (ROOT / "slurm" / "serve.sbatch").read_text()
     re.findall(r"sbatch (.*slurm/serve\.sbatch [^#\n]*)", SERVE + (ROOT / "docs" / "machines.md").read_text()),
 )
 def test_examples_of_serve_sbatch_ask_for_what_vllm_can_start(example):
-    """The job's GPUs that do not train serve, and the policy's heads divide as the server wants them to."""
-    options, _, overrides = example.partition("slurm/serve.sbatch")
-    tasks, gpus = (
+    """A node's GPUs that do not train serve, and the policy's heads divide as the server wants them to."""
+    options, _, words = example.partition("slurm/serve.sbatch")
+    nodes, tasks, gpus = (
         int((re.search(rf"--{option}=(\d+)", options) or re.search(rf"#SBATCH --{option}=(\d+)", SERVE))[1])
-        for option in ("ntasks-per-node", "gpus-per-node")
+        for option in ("nodes", "ntasks-per-node", "gpus-per-node")
     )
-    cfg = composed(*overrides.split(), f"rollout.engines.server.gpus='{','.join(map(str, range(tasks, gpus)))}'")
+    overrides = [word for word in words.split() if not word.startswith("serving=")]
+    serving = [*map(str, range(tasks if nodes == 1 else 0, gpus))]
+    cfg = composed(*overrides, f"rollout.engines.server.gpus='{','.join(serving)}'")
     check_engine(load_config(str(CONF / "architecture" / cfg.policy.path)), "server", cfg.rollout.engines)
     engine = plain(cfg)["rollout"]["engines"]["server"]
     arguments = instantiate(engine)().arguments
-    assert arguments[-2:] == ["--data-parallel-size", str(gpus - tasks)]
+    assert arguments[-2:] == ["--data-parallel-size", str(len(serving))]
     assert cfg.requires.gpus <= tasks
+    assert nodes == 1 or tasks == gpus
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,9 @@
-"""A real SLURM of one node, private to a test: its own daemons, ports, keys and folders, nothing of the system's."""
+"""A real SLURM, private to a test: its own daemons, ports, keys and folders, nothing of the system's.
+
+Debian's daemons take one node a machine, which they tell by its name. So each of several nodes has a host name of its
+own (a UTS namespace, which takes root) and an address of its own, 127.0.0.1, 127.0.0.2 and so on: what listens at one is
+not heard at another. They share the processors, the files and all else.
+"""
 
 import ctypes
 import os
@@ -7,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("slurm-wlm", "munge")
 COMMANDS = ("sbatch", "srun", "scontrol", "scancel", "squeue")
 #: Debian's names; the daemons have this ending where its alternatives are not set up.
@@ -23,7 +30,6 @@ CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -31,9 +37,9 @@ CredType=cred/munge
 # A job that is queued again waits for as long as credentials last.
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 MpiDefault=none
@@ -41,11 +47,14 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
-# The node has two processors, whatever the machine has.
+# A node has two processors, whatever the machine has.
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
-PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
+{nodes}
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+NODE = "NodeName={name} NodeAddr=127.0.0.{number} Port={port} CPUs=2 State=UNKNOWN"
+#: Linux's flag for a host name of its own.
+CLONE_NEWUTS = 0x04000000
 
 
 class UnavailableError(Exception):
@@ -154,35 +163,47 @@ class Cluster:
 
 
 @contextmanager
-def cluster(found: Installation) -> Iterator[Cluster]:
-    """Start it; nothing of it is left afterwards."""
+def cluster(found: Installation, names: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """Start it; nothing of it is left afterwards.
+
+    Args:
+        names: of several nodes; without them there is one, called as this machine.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-")))  # sockets need short paths
         folder.chmod(0o755)  # or munge calls its socket inaccessible
         if found.root is not None:  # a clone's path may have spaces, and SLURM's configuration may not
             (folder / "slurm").symlink_to(found.root)
             found = replace(found, root=folder / "slurm")
-        for name in ("state", "spool"):
+        host = socket.gethostname().partition(".")[0]
+        names = names or (host,)
+        for name in ("state", *(f"spool-{name}" for name in names)):
             (folder / name).mkdir()
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         configuration = folder / "slurm.conf"
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={found.no_cgroups}\n")
-        facts = {"host": socket.gethostname().partition(".")[0], "user": os.getuid(), "folder": folder}
-        text = CONFIGURATION.format(**facts, controller_port=free_port(), node_port=free_port())
+        nodes = [NODE.format(name=name, number=k, port=free_port()) for k, name in enumerate(names, start=1)]
+        facts = {"host": host, "user": os.getuid(), "folder": folder, "nodes": "\n".join(nodes)}
+        text = CONFIGURATION.format(**facts, controller_port=free_port())
         configuration.write_text(text + (f"PluginDir={found.plugins}\n" if found.plugins else ""))
         private = Cluster(found.environment | {"SLURM_CONF": str(configuration)})
         stack.callback(kill_remains, configuration)
 
-        def daemon(name: str, *options: str) -> None:
-            log = stack.enter_context((folder / f"{name}.log").open("w"))
+        def daemon(name: str, *options: str, node: str = host) -> None:
+            def prepare() -> None:
+                end_with_parent()
+                if node != host:
+                    be_called(node)
+
+            log = stack.enter_context((folder / f"{name}-{node}.log").open("w"))
             process = subprocess.Popen(
                 [str(found.find(name)), *options],
                 env=os.environ | private.environment,
                 stdout=log,
                 stderr=log,
-                preexec_fn=end_with_parent,
+                preexec_fn=prepare,
             )
             stack.callback(end, process)
 
@@ -190,10 +211,35 @@ def cluster(found: Installation) -> Iterator[Cluster]:
         daemon("munged", "--foreground", *files, f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed")
         until(lambda: (folder / "munge.socket").exists(), folder)
         daemon("slurmctld", "-D", "-c")
-        daemon("slurmd", "-D", "-c", "-d", str(found.find("slurmstepd")))
+        for name in names:
+            daemon("slurmd", "-D", "-c", "-d", str(found.find("slurmstepd")), node=name)
         stack.callback(cancel_jobs, private)
-        until(lambda: "State=IDLE" in private("scontrol", "show", "node"), folder)
+        until(lambda: private("scontrol", "show", "node").count("State=IDLE") == len(names), folder)
         yield private
+
+
+def checkout(folder: Path) -> Path:
+    """One whose ``runs`` are the test's own, and whose files may change while jobs run."""
+    for name in ("src", "callbacks", "conf", "slurm", "models/pocket"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text() + "/.venv\n")
+    (folder / ".venv").symlink_to(sys.prefix)
+    git = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "code"]):
+        subprocess.run([*git, *command], check=True)
+    return folder
+
+
+def said(run: Path) -> str:
+    """What a job wrote into its run folder."""
+    return "".join(path.read_text() for path in run.glob("slurm-*.log"))
+
+
+def wait_for(happened, what: str, timeout: float = 180) -> None:
+    deadline = time.monotonic() + timeout
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
 
 
 def free_port() -> int:
@@ -219,6 +265,13 @@ def until(ready, folder: Path, timeout: float = 30) -> None:
 def end_with_parent() -> None:
     """The kernel ends a daemon whose test is killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def be_called(node: str) -> None:
+    """This process, and whatever it starts, is on a machine of that name."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUTS) != 0:
+        raise OSError(ctypes.get_errno(), "no host name of its own")
+    socket.sethostname(node)
 
 
 def end(process: subprocess.Popen) -> None:

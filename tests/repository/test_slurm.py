@@ -5,16 +5,13 @@ They run in a copy of the checkout, one after another on two cores, as SLURM sch
 
 import json
 import re
-import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 from safetensors.torch import load_file
-from slurm_cluster import cluster, installation
+from slurm_cluster import checkout, cluster, installation, said, wait_for
 
 from oblr.record.curves import read_curves
 
@@ -43,28 +40,7 @@ def slurm():
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """A checkout whose ``runs`` are the test's own, and whose files may change while jobs run."""
-    folder = tmp_path_factory.mktemp("slurm") / "clone"
-    for name in ("src", "callbacks", "conf", "slurm", "models/pocket"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text() + "/.venv\n")
-    (folder / ".venv").symlink_to(sys.prefix)
-    git = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "code"]):
-        subprocess.run([*git, *command], check=True)
-    return folder
-
-
-def wait_for(happened, what: str, timeout: float = 180):
-    deadline = time.monotonic() + timeout
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
-def said(run: Path) -> str:
-    """What a job wrote into its run folder."""
-    return "".join(path.read_text() for path in run.glob("slurm-*.log"))
+    return checkout(tmp_path_factory.mktemp("slurm") / "clone")
 
 
 def summary(run: Path) -> Path:

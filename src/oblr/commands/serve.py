@@ -5,6 +5,7 @@ The run then takes ``rollout.engine=server rollout.engines.server.url=http://HOS
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ def serve(host: str, port: int, overrides: Sequence[str]) -> None:
     engine = hydra.utils.instantiate(settings, url=None)()
     command = [sys.executable, "-m", *engine.arguments, "--host", host, "--port", str(port)]
     own = {VARIABLE: str(token), "VLLM_RPC_BASE_PATH": str(private_folder())}
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM asks runs to end by it, and these need their servers for that
     os.execve(sys.executable, command, os.environ | engine.environment | own)
 
 
