@@ -27,9 +27,10 @@ def trainer(folder, epoch=0):
 
 @pytest.fixture
 def queue(tmp_path, monkeypatch):
-    """What scontrol is asked for; without a cluster."""
+    """What scontrol is asked for, of a job in the state $STATE; without a cluster."""
     asked = tmp_path / "asked"
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    says = f'[ "$2" = show ] && echo "JobId=7 JobState=${{STATE:-RUNNING}} Reason=None" || echo "$@" >> {asked}'
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{says}\n")
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
@@ -82,6 +83,8 @@ def test_a_signal_to_one_rank_stops_all(monkeypatch, tmp_path):
     ("number", "settings", "expected"),
     [
         (signal.SIGTERM, {"SLURM_JOB_ID": "7"}, "requeue 7\n"),
+        (signal.SIGTERM, {"SLURM_JOB_ID": "7", "STATE": "TIMEOUT"}, "requeue 7\n"),
+        (signal.SIGTERM, {"SLURM_JOB_ID": "7", "STATE": "CANCELLED"}, ""),  # by scancel
         (signal.SIGUSR1, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, "requeue 7\n"),
         (
             signal.SIGUSR1,

@@ -1,8 +1,8 @@
 """A real SLURM, private to a test: its own daemons, ports, keys and folders, nothing of the system's.
 
 Debian's daemons take one node a machine, which they tell by its name. So each of several nodes has a host name of its
-own (a UTS namespace, which takes root) and an address of its own, 127.0.0.1, 127.0.0.2 and so on: what listens at one is
-not heard at another. They share the processors, the files and all else.
+own (a UTS namespace, which takes root) and an address of its own, 127.0.0.1, 127.0.0.2 and so on: what listens at one
+is not heard at another. They share the processors, the files and all else.
 """
 
 import ctypes

@@ -16,7 +16,7 @@ COMMANDS = {
 case "$*" in *src/serve.py*) exec sleep 60 ;; esac""",
     "scontrol": """case "$*" in
   "show hostnames all") printf '%s\\n' node{1,2,3,4}.invalid ;;
-  *) name=${!#}; number=${name:4:1}; echo "NodeName=$name Arch=x NodeAddr=127.0.0.$number NodeHostName=$name Version=1" ;;
+  *) name=${!#}; number=${name:4:1}; echo "NodeName=$name Arch=x NodeAddr=127.0.0.$number Version=1" ;;
 esac""",
     "python": "",  # a server that answers at once
 }
@@ -52,7 +52,8 @@ def started(folder: Path) -> tuple[list[list[str]], list[str]]:
     """Words of the steps of servers, and of the trainer's."""
     calls = [shlex.split(line) for line in (folder / "clone" / "calls").read_text().splitlines()]
     trainer = calls.pop()
-    assert trainer[-1] and any(word.endswith("src/train.py") for word in trainer)
+    assert trainer[-1]
+    assert any(word.endswith("src/train.py") for word in trainer)
     return calls, trainer
 
 
@@ -85,24 +86,24 @@ def test_of_several_nodes_the_last_ones_serve(sbatch, tmp_path):
 @pytest.mark.parametrize(
     ("job", "word", "line"),
     [
-        (dict(nodes=3), "serving=3", "serving=3: no node is left to train, the job has 3 (sbatch --nodes=4, or more)"),
-        (dict(nodes=1), "serving=1", "serving=1: no node is left to train, the job has 1 (sbatch --nodes=2, or more)"),
-        (dict(nodes=2), "serving=0", "serving=0: none of 2 nodes serves (leave it out, or use slurm/train.sbatch)"),
+        ({"nodes": 3}, "serving=3", "serving=3: no node is left to train, the job has 3 (sbatch --nodes=4, or more)"),
+        ({"nodes": 1}, "serving=1", "serving=1: no node is left to train, the job has 1 (sbatch --nodes=2, or more)"),
+        ({"nodes": 2}, "serving=0", "serving=0: none of 2 nodes serves (leave it out, or use slurm/train.sbatch)"),
         *(
             (
-                dict(nodes=2),
+                {"nodes": 2},
                 f"serving={value}",
                 f"serving={value}: it is no number of nodes (leave it out, or give one below that of sbatch --nodes)",
             )
             for value in ("-1", "", "two", "08", "1e3")
         ),
         (
-            dict(nodes=2),
+            {"nodes": 2},
             "steps=3",
             "--ntasks-per-node=4: a node that trains has 8 GPUs (sbatch --ntasks-per-node=8)",
         ),
         (
-            dict(nodes=5, tasks=8),
+            {"nodes": 5, "tasks": 8},
             "steps=3",
             "--nodes=5: no scontrol names them here (use one node)",
         ),
