@@ -67,6 +67,14 @@ def test_a_step_by_hand():
     assert found.hours == pytest.approx(found.step * 10 * 4 / 3600)
 
 
+def test_groups_that_agree_are_sampled_anew():
+    """Half of the groups do. Half as many again are sampled in their place, and half of those agree."""
+    again = [replace(USUAL, refill=times) for times in (0, 1, 9)]
+    once, twice, _ = (rollouts(CONFIG, BATCH, usual, SERVING, PARAMETERS, SPEED) for usual in again)
+    assert twice == {phase: pytest.approx(1.5 * seconds) for phase, seconds in once.items()}
+    assert [usual.of(BATCH).groups for usual in again] == [2, 3, 4]
+
+
 @pytest.mark.parametrize("sequences", [4, 2000])
 def test_what_is_sampled_while_the_policy_trains_takes_as_long_as_the_longer_of_both(sequences):
     """In turn an engine of many at once is the shorter, and the one that takes longer than the update."""

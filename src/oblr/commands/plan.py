@@ -103,7 +103,7 @@ def usual(cfg: DictConfig) -> Usual:
         raise SettingError(
             "planned.prompt", f"{prompt} and {response} tokens are not within {longest}", "use less, or leave it out"
         )
-    return Usual(prompt, response, cfg.planned.live)
+    return Usual(prompt, response, cfg.planned.live, cfg.rollout.refill)
 
 
 def make(cfg: DictConfig, speed: Speed | None = None) -> Plan:

@@ -28,19 +28,31 @@ class Usual:
 
     Attributes:
         prompt, response: tokens.
-        live: share of the groups that take part in the update.
+        live: share of the groups whose rewards differ, so that they take part in the update.
+        refill: times that others take the place of those whose rewards agree.
     """
 
     prompt: int
     response: int
     live: float = 1.0
+    refill: int = 0
 
     @property
     def length(self) -> int:
         return self.prompt + self.response
 
+    @property
+    def sampled(self) -> list[float]:
+        """Groups that are sampled one time after the other, of each that a step has."""
+        return [(1 - self.live) ** times for times in range(self.refill + 1)]
+
+    @property
+    def trained(self) -> float:
+        """Share of the groups that take part in the update after all refills."""
+        return 1 - (1 - self.live) ** (self.refill + 1)
+
     def of(self, batch: Batch) -> Batch:
-        return Batch(max(1, round(batch.groups * self.live)), batch.group_size, self.length, self.response)
+        return Batch(max(1, round(batch.groups * self.trained)), batch.group_size, self.length, self.response)
 
 
 @dataclass(frozen=True)
@@ -153,13 +165,15 @@ def rollouts(
     config: PretrainedConfig, batch: Batch, usual: Usual, serving: Serving, parameters: int, speed: Speed
 ) -> dict[str, float]:
     """Seconds of prefill, where responses to a prompt share its keys and values, and of decoding."""
-    groups = batch.groups * serving.ranks
-    sequences = groups * batch.group_size
-    at_once = max(1, min(sequences, serving.sequences))
-    passes = usual.response * sequences / at_once
-    kept = at_once * (usual.prompt + usual.response / 2)
-    decoding = passes * engine_pass(config, serving, parameters, speed, at_once, at_once, kept)
-    prefill = 2 * parameters * groups * usual.prompt / (speed.peak * speed.products)
+    prefill = decoding = 0.0
+    for share in usual.sampled:
+        groups = batch.groups * serving.ranks * share
+        sequences = groups * batch.group_size
+        at_once = max(1, min(sequences, serving.sequences))
+        passes = usual.response * sequences / at_once
+        kept = at_once * (usual.prompt + usual.response / 2)
+        decoding += passes * engine_pass(config, serving, parameters, speed, at_once, at_once, kept)
+        prefill += 2 * parameters * groups * usual.prompt / (speed.peak * speed.products)
     return {"prefill": prefill, "decode": decoding}
 
 

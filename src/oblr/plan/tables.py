@@ -84,9 +84,14 @@ def time_table(plan: Plan) -> Table:
 def speed_remarks(plan: Plan, usual: Usual) -> list[str]:
     duration = plan.duration
     hours = f"{_count_of(duration.hours)} {'GPU' if plan.device.gpu else 'CPU'}-hours"
+    refills = (
+        f"rollout.refill={usual.refill}: {sum(usual.sampled):.2f} times the prompts of a step are sampled, and "
+        f"{100 * usual.trained:.0f} % of the groups are live then{', as none is replaced' * (usual.live == 1)}"
+    )
     return [
         f"reckoned with prompts of {usual.prompt} and responses of {usual.response} tokens, "
         f"{100 * usual.live:.0f} % of the groups live (planned.prompt, planned.response, planned.live)",
+        *([refills] if usual.refill else []),
         f"predicted: {duration.tokens / duration.step:,.0f} response tokens a second, {hours} for "
         f"{duration.steps} steps, MFU of the update {100 * duration.mfu:.0f} %",
     ]
