@@ -6,7 +6,7 @@ A vLLM server samples for the pocket policy, and this process trains it, each wi
 sampled at once as make both take about as long. Each round has a run without ``rollout.ahead``, one with 1 and one with
 2, in turn, and the same with a reward that sleeps, which makes all responses of a step take as long as its update: no
 processor works meanwhile, so this is what waiting costs. A run's time is the median of its steps, after those at its
-start that are not like the others. Ratios are paired, round by round; figures are written after each, so a stopped
+start and its end that are not like the others. Ratios are paired, round by round; figures are written after each, so a stopped
 measurement keeps what it has. Two cores, or the processes take each other's.
 For H100s the plan tells: Qwen3-8B by ``experiment=oblr_qwen3_8b``, half of 8 and of 16 GPUs for the server.
 ``--quick``: a round of a few small steps.
@@ -39,8 +39,8 @@ from oblr.policy.step import PolicyModule
 from oblr.run.terminal import quiet_terminal
 
 AHEAD = (0, 1, 2)
-#: Steps of a run that are not timed: the first rollouts are waited for.
-FIRST = 3
+#: Steps of a run that are not timed: the first rollouts are waited for, and beside the last updates nothing is sampled.
+FIRST, LAST = 3, max(AHEAD)
 #: What figures of runs with a slow reward begin with.
 SLOW = "slow reward: "
 BASE = ("rollout.engine=server", "rollout.reward_pool.trust=true", "rollout.reward_pool.workers=1", "reward=exact")
@@ -63,7 +63,7 @@ class Watch(Observer):
     def median(self, *phases: str) -> float:
         """Of the steps that are like each other: whole, or of these phases alone."""
         seconds = [sum(of[phase] for phase in phases if phase in of) for of in self.phases] if phases else self.steps
-        return median(seconds[FIRST:])
+        return median(seconds[FIRST:-LAST])
 
 
 def run(engine: KeptEngine, ahead: int, steps: int, pause: float, overrides: tuple[str, ...]) -> Watch:
@@ -125,7 +125,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ["OMP_NUM_THREADS"] = "1"  # of the server
     torch.set_num_threads(1)
-    count, steps = (1, FIRST + 1) if quick else (9, FIRST + 5)
+    count, steps = (1, FIRST + 1 + LAST) if quick else (9, FIRST + 5 + LAST)
     overrides = ("rollout.prompts_per_step=4",) if quick else ()
     plan = list(predicted(() if quick else (4, 8)))
     taken: dict[str, list[dict[int, Watch]]] = {"": [], SLOW: []}
