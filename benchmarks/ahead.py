@@ -6,8 +6,8 @@ A vLLM server samples for the pocket policy, and this process trains it, each wi
 sampled at once as make both take about as long. Each round has a run without ``rollout.ahead``, one with 1 and one with
 2, in turn, and the same with a reward that sleeps, which makes all responses of a step take as long as its update: no
 processor works meanwhile, so this is what waiting costs. A run's time is the median of its steps, after those at its
-start and its end that are not like the others. Ratios are paired, round by round; figures are written after each, so a stopped
-measurement keeps what it has. Two cores, or the processes take each other's.
+start and its end that are not like the others. Ratios are paired, round by round; figures are written after each, so a
+stopped measurement keeps what it has. Two cores, or the processes take each other's.
 For H100s the plan tells: Qwen3-8B by ``experiment=oblr_qwen3_8b``, half of 8 and of 16 GPUs for the server.
 ``--quick``: a round of a few small steps.
 """
