@@ -29,7 +29,7 @@ from oblr.plan.dry_run import Bytes, DryRun, fake_world
 from oblr.plan.duration import Serving, Usual, rollouts
 from oblr.plan.memory import Device, engine_memory
 from oblr.plan.roofline import GPUS, Speed, between_nodes
-from oblr.plan.tables import memory_table, time_table, verdict
+from oblr.plan.tables import memory_table, speed_remarks, time_table, verdict
 from oblr.plan.update import Batch, World, plan_update
 from oblr.plan.work import Work
 from oblr.policy.adapter import LoRA, adapters
@@ -407,6 +407,27 @@ def test_the_table_of_time_says_what_is_sampled_meanwhile(shallow):
     console.print(time_table(plan))
     (line,) = (line for line in console.file.getvalue().splitlines() if "while the policy trains" in line)
     assert float(line.split()[-2].replace("−", "-")) == pytest.approx(-plan.duration.at_once, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("refill", "live", "lines"),
+    [
+        (0, 0.5, []),
+        (
+            2,
+            0.5,
+            ["rollout.refill=2: 1.75 times the prompts of a step are sampled, and 88 % of the groups are live then"],
+        ),
+        (
+            2,
+            1.0,
+            ["rollout.refill=2: no refill is counted, as all groups are taken for live (planned.live)"],
+        ),
+    ],
+)
+def test_a_line_says_what_refills_come_to(plan_of_two, refill, live, lines):
+    said = speed_remarks(plan_of_two, Usual(9, 24, live, refill))
+    assert [line for line in said if "refill" in line] == lines
 
 
 def test_the_verdict_names_what_needs_most(plan_of_two):

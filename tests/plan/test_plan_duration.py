@@ -67,14 +67,6 @@ def test_a_step_by_hand():
     assert found.hours == pytest.approx(found.step * 10 * 4 / 3600)
 
 
-def test_groups_that_agree_are_sampled_anew():
-    """Half of the groups do. Half as many again are sampled in their place, and half of those agree."""
-    again = [replace(USUAL, refill=times) for times in (0, 1, 9)]
-    once, twice, _ = (rollouts(CONFIG, BATCH, usual, SERVING, PARAMETERS, SPEED) for usual in again)
-    assert twice == {phase: pytest.approx(1.5 * seconds) for phase, seconds in once.items()}
-    assert [usual.of(BATCH).groups for usual in again] == [2, 3, 4]
-
-
 @pytest.mark.parametrize("sequences", [4, 2000])
 def test_what_is_sampled_while_the_policy_trains_takes_as_long_as_the_longer_of_both(sequences):
     """In turn an engine of many at once is the shorter, and the one that takes longer than the update."""
@@ -111,6 +103,26 @@ def test_a_pass_of_an_engine_that_launches_and_computes_in_turn():
     replayed = Serving(25, 1, 4, graphs=True)
     assert engine_pass(CONFIG, replayed, 500, serial, 3, 1, 25) == pytest.approx(2 + 0.25 + own)
     assert engine_pass(CONFIG, replayed, 500, SPEED, 3, 1, 25) == pytest.approx(2 + own)
+
+
+def test_groups_that_agree_are_sampled_again_one_round_after_the_other():
+    """Half of four groups, then half of these: a round of few takes as many passes as a response has tokens."""
+    usual = replace(USUAL, refill=2)
+    assert usual.sampled == [1, 0.5, 0.25]
+    assert usual.trained == 1 - 0.5**3
+    assert usual.of(replace(BATCH, groups=8)).groups == 7
+    found = rollouts(CONFIG, BATCH, usual, SERVING, PARAMETERS, SPEED)
+    rounds = [rollouts(CONFIG, replace(BATCH, groups=n), USUAL, SERVING, PARAMETERS, SPEED) for n in (4, 2, 1)]
+    assert found == pytest.approx({phase: sum(each[phase] for each in rounds) for phase in found})
+
+
+@pytest.mark.parametrize("live", [1.0, 0.5])
+def test_a_refill_where_no_group_agrees_costs_nothing(live):
+    usual = Usual(3, 5, live)
+    found, without = (
+        rollouts(CONFIG, BATCH, each, SERVING, PARAMETERS, SPEED) for each in (replace(usual, refill=3), usual)
+    )
+    assert (found == without) == (live == 1)
 
 
 @pytest.mark.parametrize("at_once", [0, 1, 8, 100])

@@ -16,7 +16,7 @@ COMMANDS = {
 case "$*" in *src/serve.py*) exec sleep 60 ;; esac""",
     "scontrol": """case "$*" in
   "show hostnames all") printf '%s\\n' node{1,2,3,4}.invalid ;;
-  *) name=${!#}; number=${name:4:1}; echo "NodeName=$name Arch=x NodeAddr=127.0.0.$number Version=1" ;;
+  *) name=${!#}; number=${name:4:1}; echo "NodeName=$name Arch=x NodeAddr=127.0.0.$number NodeHostName=$name" ;;
 esac""",
     "python": "",  # a server that answers at once
 }

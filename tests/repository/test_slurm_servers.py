@@ -107,6 +107,7 @@ def test_one_of_two_servers_dies_and_is_back_and_the_job_goes_on(slurm, start):
     slurm("scancel", job)
     assert outcome(slurm, job)[0] == "CANCELLED"
     wait_for(lambda: not servers(run), "a server outlives its job")
+    assert not (run / "run-3.json").exists()  # who cancels a job does not want it again
 
 
 def test_two_nodes_train_and_the_last_one_serves(slurm, start):

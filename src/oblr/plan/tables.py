@@ -84,17 +84,25 @@ def time_table(plan: Plan) -> Table:
 def speed_remarks(plan: Plan, usual: Usual) -> list[str]:
     duration = plan.duration
     hours = f"{_count_of(duration.hours)} {'GPU' if plan.device.gpu else 'CPU'}-hours"
-    refills = (
-        f"rollout.refill={usual.refill}: {sum(usual.sampled):.2f} times the prompts of a step are sampled, and "
-        f"{100 * usual.trained:.0f} % of the groups are live then{', as none is replaced' * (usual.live == 1)}"
-    )
     return [
         f"reckoned with prompts of {usual.prompt} and responses of {usual.response} tokens, "
         f"{100 * usual.live:.0f} % of the groups live (planned.prompt, planned.response, planned.live)",
-        *([refills] if usual.refill else []),
+        *_refills(usual),
         f"predicted: {duration.tokens / duration.step:,.0f} response tokens a second, {hours} for "
         f"{duration.steps} steps, MFU of the update {100 * duration.mfu:.0f} %",
     ]
+
+
+def _refills(usual: Usual) -> list[str]:
+    if not usual.refill:
+        return []
+    said = "no refill is counted, as all groups are taken for live (planned.live)"
+    if usual.live < 1:
+        said = (
+            f"{sum(usual.sampled):.3g} times the prompts of a step are sampled, and {100 * usual.trained:.0f} % of the "
+            "groups are live then"
+        )
+    return [f"rollout.refill={usual.refill}: {said}"]
 
 
 def fastest(plan: Plan, best: Change | None) -> str:

@@ -11,10 +11,7 @@ PATIENCE = 60
 
 
 def requeue(received: signal.Signals | None) -> None:
-    """Under SLURM, rank 0 puts a job that this signal has asked to end back into its queue; it will be killed.
-
-    A job that its user has cancelled has had the same signal, and stays cancelled.
-    """
+    """Under SLURM, rank 0 puts a job that this signal has asked to end back into its queue; it will be killed."""
     job = os.environ.get("SLURM_JOB_ID")
     asked = received in (signal.SIGTERM, signal.SIGUSR1)
     if job is None or not asked or os.environ.get("SLURM_PROCID", "0") != "0":
@@ -22,8 +19,8 @@ def requeue(received: signal.Signals | None) -> None:
     if {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     try:
-        if "JobState=CANCELLED" not in _scontrol("--oneliner", "show", "job", job):
-            _scontrol("requeue", job)
+        command = ["scontrol", "requeue", "Incomplete", job]  # and not one that scancel has just ended
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     except (OSError, subprocess.SubprocessError) as error:  # in a container there may be none
         said = getattr(error, "stderr", None) or str(error)
         log.warning(
@@ -31,8 +28,3 @@ def requeue(received: signal.Signals | None) -> None:
             job,
             " ".join(said.split()),
         )
-
-
-def _scontrol(*words: str) -> str:
-    command = ["scontrol", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
