@@ -123,16 +123,6 @@ def test_a_sweep_runs_as_an_array(jobs):
     assert "IsADirectoryError" in said(folder / NAMES[BROKEN])
 
 
-def test_a_job_that_is_cancelled_stays_so(jobs, slurm, clone):
-    """Though it has been asked to end as if it were preempted."""
-    job = slurm.submit("slurm/train.sbatch", "experiment=pocket", *SMALL, "steps=100000", cwd=clone, options=CPU)
-    run = clone / "runs" / "slurm" / job
-    wait_for(lambda: "step 2/" in said(run), "the job does not reach its second step")
-    slurm("scancel", job)
-    ((ended,),) = (slurm.wait(job),)
-    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "0"), said(run)
-
-
 def test_only_what_slurm_has_to_say_is_left_in_the_checkout(jobs, clone):
     ((preempted,), _), (sweep, _) = jobs["preempted"], jobs["sweep"]
     words = {path.name: path.read_text() for path in clone.glob("slurm-*.out")}
