@@ -153,8 +153,7 @@ def test_one_is_noticed_and_one_is_not(project, capsys):
 
 
 @pytest.mark.parametrize(("noticed", "planted", "few"), [(0, 9, 0), (0, 10, 1), (40, 100, 0), (34, 100, 1)])
-def test_the_call_fails_where_a_sample_tells(monkeypatch, noticed, planted, few):
-    monkeypatch.setattr(mutate, "ENOUGH", 0.5)
+def test_the_call_fails_where_a_sample_tells(noticed, planted, few):
     assert mutate.too_few(noticed, planted) == few
 
 
