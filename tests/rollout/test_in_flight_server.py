@@ -1,12 +1,16 @@
 """New weights in the midst of responses of a real vLLM server, and whole runs that have them so."""
 
+# ruff: noqa: F811 (fixtures of other tests)
+
+import re
 import threading
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, SMALL, run_script, wide
+from conftest import POCKET, ROOT, wide
 from kept_responses import read_rollouts
 from lending import lent
+from test_ahead_server import RUN, now, problems  # noqa: F401 (a fixture)
 
 from oblr.batch.types import Sampling
 from oblr.policy.loading import load_model
@@ -14,7 +18,6 @@ from oblr.policy.model import PolicyModel
 from oblr.record.curves import read_curves
 from oblr.rollout.server import ServerEngine
 
-RUN = ("rollout.engine=server", "callbacks.evaluation.every=2", "callbacks.checkpoints.every=1")
 #: Responses that take a while.
 LONG = ("rollout.max_new_tokens=80", "rollout.group_size=16", "rollout.temperature=1.5")
 PROMPTS = [[5 + q % 7, 6, 7, 8 + q] for q in range(16)]
@@ -37,17 +40,33 @@ def policies():
     return {1: old, 2: new}
 
 
-def sampled_across(engine, policies, sampling):
-    """Responses into whose midst the second policy's weights come."""
-    engine.sync(policies[1].weights(), 1)
-    groups, before = [], engine._sampled()
-    asking = threading.Thread(target=lambda: groups.extend(engine.generate(PROMPTS, sampling, range(0, 1600, 100))))
-    asking.start()
-    while engine._sampled() == before:
-        pass
-    engine.sync(policies[2].weights(), 2)
-    asking.join()
-    return groups
+def sampled_so_far(engine):
+    """Tokens of all responses, as the server counts them."""
+    return float(re.search(r"generation_tokens_total\S* ([\d.e+]+)", engine._sampled())[1])
+
+
+def crossed(groups):
+    """Pairs of prompt and response into whose midst new weights came."""
+    return [(PROMPTS[q], one) for q, group in enumerate(groups) for one in group if len(one.versions) == 2]
+
+
+def sampled_across(engine, policies, sampling, least):
+    """Responses, ``least`` of them with the second policy's weights in their midst.
+
+    They are asked for again where a busy machine is too late with the weights.
+    """
+    for _ in range(20):
+        engine.sync(policies[1].weights(), 1)
+        groups, enough = [], sampled_so_far(engine) + 10 * len(PROMPTS) * sampling.n
+        asking = threading.Thread(target=lambda: groups.extend(engine.generate(PROMPTS, sampling, range(0, 1600, 100))))
+        asking.start()
+        while asking.is_alive() and sampled_so_far(engine) < enough:
+            pass
+        engine.sync(policies[2].weights(), 2)
+        asking.join()
+        if len(crossed(groups)) >= least:
+            return groups
+    pytest.fail("new weights came into the midst of too few responses, twenty times")
 
 
 def gaps(policy, prompt, completion):
@@ -61,10 +80,8 @@ def gaps(policy, prompt, completion):
 
 def test_each_token_is_of_the_weights_that_it_says_whatever_came_before_it(engine, policies):
     """Also what stands before the switch is read by the new policy: nothing of the old one's is left in a cache."""
-    groups = sampled_across(engine, policies, Sampling(4, 1.0, 100, ()))
+    groups = sampled_across(engine, policies, Sampling(4, 1.0, 100, ()), least=len(PROMPTS))
     assert [len(group) for group in groups] == [4] * len(PROMPTS)
-    crossed = [one for group in groups for one in group if len(one.versions) == 2]
-    assert len(crossed) > len(PROMPTS)
     found = {(own, policy): [torch.zeros(1)] for own in (1, 2) for policy in (1, 2)}
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for one in group:
@@ -87,30 +104,12 @@ def test_a_cache_of_the_old_policy_would_be_seen(engine, policies, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.server, "post", keeping)
-        groups = sampled_across(engine, policies, Sampling(1, 1.0, 100, ()))
+        groups = sampled_across(engine, policies, Sampling(1, 1.0, 100, ()), least=1)
     engine.sync(policies[1].weights(), 3)
-    ((prompt, one), *_) = [
-        pair for pair in zip(PROMPTS, (g[0] for g in groups), strict=True) if len(pair[1].versions) > 1
-    ]
+    prompt, one = crossed(groups)[0]
     before = one.versions[0][1]
     assert gaps(policies[1], prompt, one)[:before].max() < 1e-3
     assert gaps(policies[2], prompt, one)[before:].max() > 0.05
-
-
-def problems(folder, steps):
-    """Of each step, in order."""
-    rows = [read_rollouts(folder / "rollouts", step) for step in range(1, steps + 1)]
-    return [list(dict.fromkeys(row["problem"] for row in of_step)) for of_step in rows]
-
-
-@pytest.fixture(scope="module")
-def now(pocket_server, tmp_path_factory):
-    """The problems of a run without it."""
-    folder = tmp_path_factory.mktemp("now") / "run"
-    with lent(pocket_server) as url:
-        result = run_script("train.py", *SMALL, f"paths.output_dir={folder}", "steps=5", *RUN, *url)
-    assert result.returncode == 0, result.stderr
-    return problems(folder, 5)
 
 
 def check(folder, steps, ahead, now):

@@ -312,7 +312,8 @@ class RolloutDataModule(LiveEngine):
             SyncTimeoutError: the engine did not get the policy's weights in time.
             EngineDiedError: the engine died more often than it may.
         """
-        self.upcoming.finish()
+        with self.clock.phase("rollout"):
+            self.upcoming.finish()
         prompts = [self.encode(problem) for problem in problems]
         sample = partial(self.generate, prompts, sampling, seeds)
         return self._scored(problems, prompts, sampling, sample, self.clock)

@@ -408,7 +408,7 @@ class ServerEngine:
         return "".join(line for line in lines if line.startswith(COUNTED))
 
     def _is_paused(self) -> bool:
-        """Whether it gets new weights; where it does not say, it does not."""
+        """Whether the server is paused, as it is while it gets new weights; False where it gives no answer."""
         with suppress(EngineDiedError, LookupError, TypeError):
             return self.in_flight and self.server.get("/is_paused")["is_paused"] is True
         return False

@@ -1,4 +1,7 @@
-"""Of which weights each token of a response is, where new ones come into its midst (``rollout.in_flight``)."""
+"""Versions of the weights that sampled each token of a response, where these are replaced meanwhile.
+
+See ``rollout.in_flight``.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
