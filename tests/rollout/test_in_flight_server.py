@@ -3,7 +3,7 @@
 # ruff: noqa: F811 (fixtures of other tests)
 
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -57,14 +57,13 @@ def sampled_across(engine, policies, sampling, least):
     """
     for _ in range(20):
         engine.sync(policies[1].weights(), 1)
-        groups, enough = [], sampled_so_far(engine) + 10 * len(PROMPTS) * sampling.n
-        asking = threading.Thread(target=lambda: groups.extend(engine.generate(PROMPTS, sampling, range(0, 1600, 100))))
-        asking.start()
-        while asking.is_alive() and sampled_so_far(engine) < enough:
-            pass
-        engine.sync(policies[2].weights(), 2)
-        asking.join()
-        if len(crossed(groups)) >= least:
+        enough = sampled_so_far(engine) + 10 * len(PROMPTS) * sampling.n
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(engine.generate, PROMPTS, sampling, range(0, 1600, 100))
+            while not asked.done() and sampled_so_far(engine) < enough:
+                pass
+            engine.sync(policies[2].weights(), 2)
+        if len(crossed(groups := asked.result())) >= least:
             return groups
     pytest.fail("new weights came into the midst of too few responses, twenty times")
 
