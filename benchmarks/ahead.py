@@ -2,12 +2,14 @@
 
     python benchmarks/ahead.py [--quick]
 
-A vLLM server samples for the pocket policy, and this process trains it, each with one thread; as many responses are
-sampled at once as make both take about as long. Each round has a run without ``rollout.ahead``, one with 1 and one with
-2, in turn, and the same with a reward that sleeps, which makes all responses of a step take as long as its update: no
-processor works meanwhile, so this is what waiting costs. A run's time is the median of its steps, after those at its
-start and its end that are not like the others. Ratios are paired, round by round; figures are written after each, so a
-stopped measurement keeps what it has. Two cores, or the processes take each other's.
+A vLLM server samples for the pocket policy, and this process trains it, each with one thread. The policy has a larger
+shape that computes the same function (``grown.py``), and vLLM's engine and worker are one process: else these pass
+messages rather than sample. As many responses are sampled at once as make both take about as long. Each round has a run
+without ``rollout.ahead``, one with 1 and one with 2, in turn, and the same with a reward that sleeps, which makes all
+responses of a step take as long as its update: no processor works meanwhile, so this is what waiting costs. A run's
+time is the median of its steps, after those at its start and its end that are not like the others. Ratios are paired,
+round by round; figures are written after each, so a stopped measurement keeps what it has. Two cores, or the processes
+take each other's.
 For H100s the plan tells: Qwen3-8B by ``experiment=oblr_qwen3_8b``, half of 8 and of 16 GPUs for the server.
 ``--quick``: a round of a few small steps.
 """
@@ -24,9 +26,11 @@ import hydra
 import lightning as L
 import torch
 from figures import Figure, asked_to_be_quick, median_ratio, write
+from grown import POCKET, grow
 from hydra.types import RunMode
 from lightning import Trainer
 from training import KeptEngine, composed
+from transformers import AutoConfig
 
 from callbacks.observer import Observer
 from oblr.batch.types import StepStatistics
@@ -43,6 +47,8 @@ AHEAD = (0, 1, 2)
 FIRST, LAST = 3, max(AHEAD)
 #: What figures of runs with a slow reward begin with.
 SLOW = "slow reward: "
+#: The policy's shape: 3 M parameters.
+SHAPE = {"hidden_size": 256, "intermediate_size": 768, "head_dim": 64}
 BASE = ("rollout.engine=server", "rollout.reward_pool.trust=true", "rollout.reward_pool.workers=1", "reward=exact")
 
 
@@ -126,13 +132,18 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # of the server
     torch.set_num_threads(1)
     count, steps = (1, FIRST + 1 + LAST) if quick else (9, FIRST + 5 + LAST)
-    overrides = ("rollout.prompts_per_step=4",) if quick else ()
+    few = ("rollout.prompts_per_step=2",) if quick else ()
     plan = list(predicted(() if quick else (4, 8)))
     taken: dict[str, list[dict[int, Watch]]] = {"": [], SLOW: []}
     with tempfile.TemporaryDirectory() as name:
+        policy = Path(name, "policy")
+        grow(AutoConfig.from_pretrained(POCKET, **SHAPE), policy, torch.float32)
+        overrides = (*few, f"policy.path={policy}")
         at_once = "rollout.engines.server.max_num_seqs=32"
         cfg = composed([*BASE, *overrides, at_once, f"paths.output_dir={name}"])
-        engine = KeptEngine(hydra.utils.instantiate(cfg.rollout.engines.server)())
+        server = hydra.utils.instantiate(cfg.rollout.engines.server)()
+        server.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        engine = KeptEngine(server)
         warm = run(engine, 0, steps, 0.0, overrides)
         pause = warm.median("update") / (cfg.rollout.prompts_per_step * cfg.rollout.group_size)
         for number in range(count):
@@ -144,7 +155,7 @@ def main() -> None:
                 for reward, rounds in taken.items()
             }
             write("ahead-quick" if quick else "ahead", [*plan, *figures], rounds=[seconds])
-        engine.engine.close()
+        server.close()
 
 
 if __name__ == "__main__":
