@@ -12,7 +12,7 @@ of √2 and inside the grid; then forty seeds.
   foretells of Qwen3-8B; so lags have 429 steps, of which the last 71 count.
 
 ``max_noise=X`` leaves out batches whose ``Σρ²n/Σρn`` is above X, as ``policy.max_noise`` does: the policy stands still
-then, and the next batches are younger. It says what such laboratories say: 64 responses, gradients known exactly.
+then, and the next batches are younger. *Shortened*: their steps are, as by ``policy.beyond=shorten``. It says what such laboratories say: 64 responses, gradients known exactly.
 ``--quick``: one task, two ways, few steps.
 """
 
@@ -50,12 +50,14 @@ class Way:
 
     Attributes:
         most: what ``Σρ²n/Σρn`` of a batch may be; None: anything.
+        shorten: whether the step of a batch beyond it is shorter, where else there is none.
         root: whether the rate falls as the root of ESS.
     """
 
     loss: Surrogate
     baseline: Baseline
     most: float | None = None
+    shorten: bool = False
     root: bool = False
 
 
@@ -70,6 +72,8 @@ WAYS = {
     "ratios, rate by √ESS": Way(EXACT, RLOO, root=True),
     "ratios, max_noise=1.5": Way(EXACT, RLOO, most=1.5),
     "ratios, max_noise=4": Way(EXACT, RLOO, most=4.0),
+    "ratios, max_noise=1.5, shortened": Way(EXACT, RLOO, most=1.5, shorten=True),
+    "ratios, max_noise=4, shortened": Way(EXACT, RLOO, most=4.0, shorten=True),
 }
 #: Those that differ where nothing is old.
 ONCE = ("ratios", "ratios, weights ρ²n of the others")
@@ -142,7 +146,7 @@ def learn(way: Way, lag: int, rates: Sequence[float], seeds: Sequence[int], task
         ratios, scale = ratios_of_tokens.sum(3).exp(), rate.clone()
         if way.most is not None:
             growth = (ratios.square() * norms).sum((1, 2)) / (ratios * norms).sum((1, 2))
-            scale *= growth <= way.most
+            scale *= (way.most / growth).clamp(max=1) if way.shorten else growth <= way.most
         if way.root:
             scale *= (ratios.sum((1, 2)).square() / (N * G * ratios.square().sum((1, 2)))).sqrt()
         theta = theta + scale[:, None] * gradient

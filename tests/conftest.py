@@ -19,6 +19,7 @@ os.environ.setdefault(
 
 import torch
 import warm
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
     LlamaConfig,
@@ -206,6 +207,11 @@ def combine(gradients: Sequence[dict[str, Tensor]], coefficients: Sequence[float
     return {
         name: sum(c * g[name].double() for g, c in zip(gradients, coefficients, strict=True)) for name in gradients[0]
     }
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The policy's in a finished run's folder."""
+    return load_file(folder / "policy" / "model.safetensors")
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import time
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import pytest
 import torch
 import warm
-from conftest import ROOT, run_script, same, wide
+from conftest import ROOT, run_script, same, weights, wide
 from kept_responses import read_rollouts
-from safetensors.torch import load_file
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
@@ -29,10 +27,6 @@ from oblr.record.tags import FIRST, GOVERNED, RATE, TAGS, meaning
 from oblr.run.manifest import by_age
 
 DEMO_STEPS = 10
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "policy" / "model.safetensors")
 
 
 @pytest.fixture(scope="module")

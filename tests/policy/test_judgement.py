@@ -20,7 +20,7 @@ from oblr.baselines.value import ValueBaseline
 from oblr.batch.types import Moments
 from oblr.errors import RefusedError
 from oblr.losses.policy_gradient import PolicyGradientLoss
-from oblr.policy.judgement import Fault, first_fault
+from oblr.policy.judgement import Drops, Fault, first_fault
 from oblr.record.curves import read_curves
 from oblr.run.checkpoint import load
 from oblr.run.manifest import by_age
@@ -109,6 +109,37 @@ def test_a_batch_that_is_too_old_is_as_if_it_had_not_been(healthy, caplog):
     )
     assert trained(folder, [first, aged(second, 1), third], max_noise=noise + 1e-9)[2].drops.count == 0
     assert trained(folder, [first, aged(second, 1), third])[2].drops.count == 0
+
+
+def test_the_step_of_a_batch_that_is_too_old_is_shortened_by_as_much(healthy):
+    folder, (first, second, third) = healthy
+    steps = [first, aged(second, 1), third]
+    *_, policy, statistics = trained(folder, steps, max_noise=1.001, beyond="shorten")
+    *_, whole = trained(folder, steps)
+    assert [stats.refused for stats in statistics] == [False, False, False]
+    assert policy.drops.count == policy.trainer.callback_metrics["train/dropped"] == 1
+    assert statistics[0].lr == whole[0].lr
+    assert statistics[1].growth == whole[1].growth > 1.001
+    assert statistics[1].lr == whole[1].lr * (1.001 / whole[1].growth)
+    assert policy.drops.factor == 1
+
+
+@pytest.mark.parametrize(("beyond", "again"), [("drop", [False] * 3), ("again", [False, True, False])])
+def test_only_a_batch_that_is_dropped_and_asked_for_again_is_sampled_anew(healthy, beyond, again):
+    folder, (first, second, third) = healthy
+    steps, found = [first, aged(second, 1), third], []
+    judge = Drops.judge
+
+    def noted(self, stats, step):
+        dropped = judge(self, stats, step)
+        found.append(self.asks_again())
+        return dropped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Drops, "judge", noted)
+        *_, statistics = trained(folder, steps, max_noise=1.001, beyond=beyond)
+    assert [stats.refused for stats in statistics] == [False, True, False]
+    assert found == again
 
 
 def test_rollouts_of_the_policy_as_it_is_are_never_too_old(healthy):

@@ -247,6 +247,26 @@ def test_a_run_that_goes_on_trains_on_every_prompt_once(begun, ahead, done):
     assert [batch.age for batch in batches[done:]] == [min(t, ahead) for t in range(STEPS - done)]
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_prompts_of_a_batch_that_was_too_old_are_sampled_again_by_the_newest_weights(begun, ahead, goes_on):
+    """At once, or in a run that goes on from the checkpoint after it."""
+    undisturbed, data = taken(begun(ahead)), begun(ahead)
+    before = taken(data, 3)
+    data.again = lambda: True
+    if goes_on:
+        state = data.state_dict()
+        data = begun(ahead)
+        data.load_state_dict(state)
+        data.run.current_epoch = 3
+    (first,) = step(data)
+    data.again = lambda: False
+    batches = [*before, first, *taken(data, 2)]
+    assert list(map(prompts, batches[3:])) == list(map(prompts, undisturbed[2:5]))
+    assert [batch.age for batch in batches[3:]] == [0, 1, min(2, ahead)]
+    assert seeds(first) == seeds(undisturbed[3])  # of the step that trains on them
+
+
 @pytest.mark.parametrize("hangs", ["engine", "reward"])
 def test_what_is_under_way_does_not_keep_a_run_from_its_end(begun, hangs, tmp_path):
     gate = tmp_path / "gate"

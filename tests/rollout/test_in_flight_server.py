@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, wide
+from conftest import POCKET, ROOT, same, weights, wide
 from kept_responses import read_rollouts
 from lending import lent
 from test_ahead_server import RUN, now, problems  # noqa: F401 (a fixture)
@@ -135,15 +135,20 @@ def test_new_weights_come_into_the_midst_of_all_batches_and_none_is_lost(
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     target = "rollout.engines.server._target_=meeting.MeetingServer"
-    settings = ("~callbacks.evaluation", target, "rollout.ahead=1", "rollout.in_flight=true", *LONG)
+    settings = "steps=4", "~callbacks.evaluation", *LONG
+    own = (target, "rollout.ahead=1", "rollout.in_flight=true", "rollout.recording.write=true")
     with lent(pocket_server) as url:
-        result = train("steps=4", *RUN[:1], *url, *settings)
+        result = train(*settings, *RUN[:1], *url, *own)
     assert result.returncode == 0, result.stderr
     assert "warning" not in result.stdout
     assert check(tmp_path / "run", 4, 1, now) == 2
     first, *ages = read_curves(tmp_path / "run")["rollout/age"][1]
     assert first == 0
     assert all(0 < age < 1 for age in ages)
+    replayed = train(*settings, f"rollout.recording.replay={tmp_path / 'run'}", folder="again")
+    assert replayed.returncode == 0, replayed.stderr
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "again"))
+    assert read_curves(tmp_path / "again")["rollout/age"][1] == [first, *ages]
 
 
 @pytest.mark.parametrize("ahead", wide(1, 2))

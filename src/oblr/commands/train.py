@@ -152,7 +152,7 @@ def main(cfg: DictConfig) -> None:
             say(*datamodule.notes, *filter(None, unlocked))
         trainer = build_trainer(cfg)
         datamodule.weights, datamodule.clock = policy.weights, policy.clock
-        datamodule.greedy = policy.baseline.needs_greedy
+        datamodule.greedy, datamodule.again = policy.baseline.needs_greedy, policy.drops.asks_again
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
 
         def begun(trainer: L.Trainer, done: int) -> None:

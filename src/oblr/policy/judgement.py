@@ -1,7 +1,7 @@
 """Whether a step may move anything: neither parameters nor averages move by what is no number, or by too much noise."""
 
 import logging
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -106,7 +106,7 @@ class Refusals:
 
 
 class Drops:
-    """Batches that nothing was learnt from, since their rollouts were too old.
+    """Batches whose rollouts are so old that little or nothing is learnt from them.
 
     Their noise is what their ratios make of the gradients' second moment,
     :attr:`~oblr.batch.types.StepStatistics.growth`, in which rewards have no part. Where the policy has not moved since
@@ -115,26 +115,39 @@ class Drops:
 
     Args:
         most: that the noise of a batch may be, over that of fresh rollouts; None: anything.
+        beyond: what becomes of a batch with more: ``drop``: nothing is learnt from it; ``again``: nor is, and its
+            prompts are sampled anew, by the newest weights; ``shorten``: the step is as much shorter as the noise is
+            beyond it, so that rate × second moment is what it would be at the bound.
 
     Attributes:
         count: all of them.
         still: steps in a row, up to now, in which the policy did not move.
+        factor: of the learning rate, for this batch.
     """
 
-    def __init__(self, most: float | None):
-        self.most, self.count, self.still = most, 0, 0
+    def __init__(self, most: float | None, beyond: Literal["drop", "again", "shorten"] = "drop"):
+        self.most, self.beyond, self.count, self.still, self.factor = most, beyond, 0, 0, 1.0
+        self.dropped = False  # whether the last batch was
 
     def judge(self, stats: StepStatistics, step: int) -> bool:
         """Whether the step's batch is dropped; the first rank then says why. ``stats.refused`` is known."""
         age, noise = stats.batch.age, stats.growth
-        dropped = self.most is not None and not stats.refused and age > self.still and noise > self.most
-        self.still = self.still + 1 if dropped or stats.refused else 0
-        if dropped:
+        self.dropped, self.factor = False, 1.0
+        if self.most is not None and not stats.refused and age > self.still and noise > self.most:
             self.count += 1
-            if of_run().rank == 0:
-                log.warning(
-                    "step %d is dropped and nothing moves: its rollouts are of %d steps before, which multiplies the "
-                    "second moment of its gradients by %.3g, more than policy.max_noise=%g",
-                    *(step + 1, age, noise, self.most),
-                )
-        return dropped
+            if self.beyond == "shorten":
+                self.factor = self.most / noise
+            else:
+                self.dropped = True
+        self.still = self.still + 1 if self.dropped or stats.refused else 0
+        if self.dropped and of_run().rank == 0:
+            log.warning(
+                "step %d is dropped and nothing moves: its rollouts are of %d steps before, which multiplies the "
+                "second moment of its gradients by %.3g, more than policy.max_noise=%g",
+                *(step + 1, age, noise, self.most),
+            )
+        return self.dropped
+
+    def asks_again(self) -> bool:
+        """Whether the prompts of the last batch are to be sampled anew."""
+        return self.dropped and self.beyond == "again"

@@ -67,8 +67,8 @@ class PolicyModule(LogsOnce):
         logprob_gap_mean: largest tolerated mean of |log π − log μ| over the tokens that a rank checks right after a
             sync, in nats.
         logprob_gap_p99: largest tolerated 99 % quantile of the same, in nats.
-        max_noise: most that old rollouts may multiply the second moment of the gradients by, or nothing is learnt from
-            them; with ``rollout.ahead``.
+        max_noise: most that old rollouts may multiply the second moment of the gradients by; with ``rollout.ahead``.
+        beyond: what becomes of those that do more: see :class:`~oblr.policy.judgement.Drops`.
         kl: penalty towards the policy as it is before training, if any.
         updates_per_batch: how often a batch is used; from the second time on the rollouts are stale.
         activation_checkpointing: whether what enters a block is kept, and the rest computed again in the backward pass,
@@ -93,6 +93,7 @@ class PolicyModule(LogsOnce):
         logprob_gap_mean: Positive,
         logprob_gap_p99: Positive,
         max_noise: Annotated[float, Ge(1), Le(1e9)] | None = None,
+        beyond: Literal["drop", "again", "shorten"] = "drop",
         kl: KLPenalty | None = None,
         updates_per_batch: Annotated[int, Ge(1), Le(10_000)] = 1,
         activation_checkpointing: bool | Few = False,
@@ -122,7 +123,7 @@ class PolicyModule(LogsOnce):
         #: whether the tokens of a response have coefficients of their own
         self.per_token = baseline.per_token or (loss.per_token and loss.signed) or self.penalises_tokens
         self.reference: Reference | None = None
-        self.clock, self.refusals, self.drops = Stopwatch(), Refusals(), Drops(max_noise)
+        self.clock, self.refusals, self.drops = Stopwatch(), Refusals(), Drops(max_noise, beyond)
         #: whoever starts a run says what its checkpoints keep: what tells the policy apart, and the run's configuration
         self.identity, self.run = dict[str, Any](), dict[str, Any]()
 
@@ -252,7 +253,8 @@ class PolicyModule(LogsOnce):
             stats.refused |= self.drops.judge(stats, self.current_epoch)
         if not stats.refused:
             fresh_share = stats.effective_sample_size if stats.live.any() else 1.0
-            stats.lr = self.schedule(replace(moments, fresh=fresh_share), self.current_epoch)  # η_t
+            eta = self.schedule(replace(moments, fresh=fresh_share), self.current_epoch)
+            stats.lr = eta * self.drops.factor  # η_t
         if not stats.refused and moments.square_mean > 0:
             for parameter_group in optimizer.param_groups:
                 parameter_group["lr"] = stats.lr

@@ -12,7 +12,7 @@ TAGS = {
     "train/entropy": "Mean entropy of the distribution that a response token was drawn from, in nats.",
     "train/lr": "η_t, the learning rate of the step.",
     "train/refused": "Steps so far in which something was no number, so that nothing moved.",
-    "train/dropped": "Steps so far whose rollouts were too old, so that nothing moved; see policy.max_noise.",
+    "train/dropped": "Steps so far whose rollouts were too old; see policy.max_noise and policy.beyond.",
     "rollout/length": "Mean length of a response, in tokens.",
     "rollout/truncated": "Share of the responses that the token limit cut.",
     "rollout/age": "Steps since the weights that rollouts are of, mean over tokens; see rollout.ahead.",

@@ -24,6 +24,7 @@ from oblr.rollout.ahead import Groups, Told, Upcoming
 from oblr.rollout.drawing import Drawing, Drawn, ProblemSource
 from oblr.rollout.engine import Done, Engine, choose
 from oblr.rollout.live import LiveEngine
+from oblr.rollout.recording import Question, Recording
 from oblr.rollout.refill import refilled
 from oblr.rollout.replies import ask
 from oblr.rollout.versions import check_versions, mean_age
@@ -62,6 +63,7 @@ class RolloutDataModule(LiveEngine):
         refill: times that prompts whose responses' rewards agree are replaced by others, in a step (DAPO's dynamic
             sampling, arXiv 2503.14476).
         reward_pool: makes of the reward the processes that score.
+        recording: keeps what the engine has answered, or has it kept; None: neither.
         vocabulary: how many tokens the policy has an embedding of; None: as many as prompts have.
 
     Raises:
@@ -91,6 +93,7 @@ class RolloutDataModule(LiveEngine):
         in_flight: bool = False,
         refill: Natural = 0,
         reward_pool: Callable[[Reward], RewardPool] = RewardPool,
+        recording: Annotated[Recording | None, Part("oblr.rollout", optional=True)] = None,
         vocabulary: Given[int | None] = None,
     ):
         super().__init__(choose(engine, engines), restarts, sync_timeout, seed, vocabulary)
@@ -123,9 +126,11 @@ class RolloutDataModule(LiveEngine):
         check_stop("rollout.stop", stop, tokenizer)
         self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
         self.max_model_len = max_model_len
-        self.position = 0  # of the next training problem
+        self.position = self.before = 0  # of the next training problem; and when the last batch was asked for
+        self.again: Callable[[], bool] = lambda: False  # whether the problems of that batch are to be sampled anew
         self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
         self.reward_pool = reward_pool(reward)
+        self.recording = recording
         self.golds = Golds(reward, self.reward_pool, tokenizer.encode)
         self.warned = False  # of one of them
         self.first = self.drawing.first()
@@ -156,6 +161,10 @@ class RolloutDataModule(LiveEngine):
     def next_batch(self) -> RolloutBatch:
         """The batch of the step that comes next; those of ``ahead`` steps after it are under way."""
         self.restarted = 0
+        if self.again():
+            self.upcoming.drop(lambda: None)
+            self.position = self.before
+        self.before = self.position
         if self.in_flight and self.upcoming:
             self._refresh()
         batch = self._due()
@@ -164,20 +173,20 @@ class RolloutDataModule(LiveEngine):
             batch, self.position = self._sample(drawn), drawn.end
         if self.refill:
             batch, self.position = refilled(batch, self.refill, self.position, self._draw_anew, self._sample)
+        if batch.age:
+            batch = replace(batch, probe=self._probe(batch))
         if self.ahead:
-            batch = replace(batch, probe=self._probe(batch) if batch.age else [])
             self._go_ahead()
-        else:
+        elif self.started:
             self.engine.sleep()
         return batch
 
     def _sample(self, drawn: Drawn) -> RolloutBatch:
         """A batch of the policy as it is."""
-
-        def rollouts(use: str, problems: list[Problem]) -> list[Rollout]:
-            return self.rollouts(problems, self._uses[use], self._seeds(use, drawn))
-
-        return self._batch(drawn, self.weight_version, rollouts, self.clock)
+        questions = self._questions(drawn)
+        version, asks = self._asks(drawn, questions, lambda question, done: self.generate(*question, done))
+        batch = self._batch(drawn, version, questions, asks, self.clock)
+        return self._aged(batch) if batch.age else batch
 
     def _refresh(self) -> None:
         """Have what is under way go on with the newest weights, and begin the next batch beside that which is due."""
@@ -209,7 +218,12 @@ class RolloutDataModule(LiveEngine):
             return None
         self.upcoming.batches.popleft()
         self.position = due.drawn.end
-        return replace(batch, token_age=mean_age(batch.rollouts, self.weight_version)) if self.in_flight else batch
+        return self._aged(batch)
+
+    def _aged(self, batch: RolloutBatch) -> RolloutBatch:
+        """With the mean age of its tokens, where these may be of several weights."""
+        several = self.in_flight or (self.recording is not None and self.recording.replay)
+        return replace(batch, token_age=mean_age(batch, self.weight_version)) if several else batch
 
     def _revive(self, death: EngineDiedError, garbled: bool = False) -> bool:
         """See :class:`LiveEngine`. What is under way while it gets new weights is lost with it."""
@@ -245,33 +259,44 @@ class RolloutDataModule(LiveEngine):
             self._start(self._draw(step, self.upcoming.batches[-1].drawn.end if self.upcoming else self.position))
 
     def _start(self, drawn: Drawn) -> None:
-        prompts, version = [self.encode(problem) for problem in drawn.problems], self.weight_version
-        uses, clock = self._uses, Stopwatch()  # the run's is the main thread's
-        asks = {
-            use: partial(ask, self.engine, prompts, sampling, self._seeds(use, drawn), self.vocabulary)
-            for use, sampling in uses.items()
-        }
+        questions, clock = self._questions(drawn), Stopwatch()  # the run's is the main thread's
+
+        def answered(question: Question, done: Done) -> Groups:
+            return ask(self.engine, *question, self.vocabulary, done)
+
+        version, asks = self._asks(drawn, questions, answered)
 
         def made(told: Mapping[str, Told]) -> RolloutBatch:
-            def rollouts(use: str, problems: list[Problem]) -> list[Rollout]:
-                return self._scored(problems, prompts, uses[use], told[use].heard, clock)
-
-            batch = self._batch(drawn, version, rollouts, clock)
+            batch = self._batch(drawn, version, questions, {use: one.heard for use, one in told.items()}, clock)
             return replace(batch, beside={"rollout": sum(one.seconds for one in told.values()), **clock.reset()})
 
         self.upcoming.start(drawn, asks, made)
+
+    def _questions(self, drawn: Drawn) -> dict[str, Question]:
+        """What the engine is asked for a step, by what the responses are for."""
+        prompts = [self.encode(problem) for problem in drawn.problems]
+        return {use: Question(prompts, sampling, self._seeds(use, drawn)) for use, sampling in self._uses.items()}
+
+    def _asks(
+        self, drawn: Drawn, questions: Mapping[str, Question], ask: Callable[[Question, Done], Groups]
+    ) -> tuple[int, dict[str, Callable[[Done], Groups]]]:
+        """What answers these questions, and the version of the weights that it is asked of. Collective."""
+        if self.recording is not None:
+            return self.recording.asks(drawn, self.weight_version, questions, ask)
+        return self.weight_version, {use: partial(ask, question) for use, question in questions.items()}
 
     def _batch(
         self,
         drawn: Drawn,
         version: int,
-        rollouts: Callable[[str, list[Problem]], list[Rollout]],
+        questions: Mapping[str, Question],
+        asks: Mapping[str, Callable[[Done], Groups]],
         clock: Stopwatch,
     ) -> RolloutBatch:
-        """Make a batch of what ``rollouts`` gives for each use of the drawn problems, by weights of ``version``."""
+        """Make a batch of the drawn problems, by weights of ``version``, of what ``asks`` give."""
         with clock.phase("reward"):
             problems, unpaid = self._meant(drawn.problems)
-        found = {use: rollouts(use, problems) for use in self._uses}
+        found = {use: self._scored(problems, questions[use], asks[use], clock) for use in questions}
         greedy = torch.tensor([one.reward for one in found["greedy"]]) if "greedy" in found else None
         age = drawn.step + 1 - version
         return RolloutBatch(found["rollouts"], self.sampling.n, version, greedy, age, unpaid=unpaid)
@@ -314,29 +339,24 @@ class RolloutDataModule(LiveEngine):
         """
         with self.clock.phase("rollout"):
             self.upcoming.finish()
-        prompts = [self.encode(problem) for problem in problems]
-        sample = partial(self.generate, prompts, sampling, seeds)
-        return self._scored(problems, prompts, sampling, sample, self.clock)
+        question = Question([self.encode(problem) for problem in problems], sampling, seeds)
+        return self._scored(problems, question, partial(self.generate, *question), self.clock)
 
     def _scored(
-        self,
-        problems: Sequence[Problem],
-        prompts: Sequence[list[int]],
-        sampling: Sampling,
-        sample: Callable[[Done], Groups],
-        clock: Stopwatch,
+        self, problems: Sequence[Problem], question: Question, sample: Callable[[Done], Groups], clock: Stopwatch
     ) -> list[Rollout]:
         """Score the responses that ``sample`` gives, each as it ends, while others are sampled."""
-        n = sampling.n
+        n = question.sampling.n
 
         def read(place: int, completion: Completion) -> tuple[Problem, str, Completion]:
-            completion, text = stopped(self.tokenizer, completion, sampling)
+            completion, text = stopped(self.tokenizer, completion, question.sampling)
             return problems[place // n], text, completion
 
         with self.reward_pool.scoring(read) as scoring:
             groups = sample(lambda q, j, one: scoring.add(q * n + j, one))
             with clock.phase("reward"):  # what is left of it
                 scored = scoring.scored([completion for group in groups for completion in group])
+        prompts = [list(prompt) for prompt in question.prompts]
         return [
             Rollout(problem, prompts[place // n], completion, text, verdict.reward, verdict.outcome, verdict.parts)
             for place, ((problem, text, completion), verdict) in enumerate(scored)
@@ -389,7 +409,7 @@ class RolloutDataModule(LiveEngine):
         self.reward_pool.give_up()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"position": self.position}
+        return {"position": self.before if self.again() else self.position}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.position = state_dict["position"]

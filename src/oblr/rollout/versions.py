@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oblr.batch.types import Rollout
+from oblr.batch.types import RolloutBatch
 from oblr.errors import EngineDiedError
 from oblr.problem import Completion
 from oblr.run.ranks import of_run
@@ -40,9 +40,13 @@ def check_versions(groups: Iterable[Iterable[Completion]], oldest: int, newest: 
                 raise EngineDiedError(f"the rollout engine gave tokens of version {version}, not {expected}")
 
 
-def mean_age(rollouts: Sequence[Rollout], newest: int) -> float:
+def mean_age(batch: RolloutBatch, newest: int) -> float:
     """Steps between the weights of a token and the ``newest``, mean over the tokens of all ranks. Collective."""
-    of_tokens = [span for rollout in rollouts for span in rollout.completion.versions]
+    of_tokens = [
+        span
+        for completion in (rollout.completion for rollout in batch.rollouts)
+        for span in completion.versions or [(batch.weight_version, len(completion.token_ids))]
+    ]
     sums = [sum((newest - version) * tokens for version, tokens in of_tokens), sum(tokens for _, tokens in of_tokens)]
     age, tokens = of_run().reduce(torch.tensor(sums, dtype=torch.float64)).tolist()
     return float(age / tokens)

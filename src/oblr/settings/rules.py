@@ -60,8 +60,11 @@ def training(get: Callable[[str], Any]) -> Iterator[SettingError]:
     betas = get("optimizer.betas")
     if betas is not None and len(betas) != 2:
         yield SettingError("optimizer.betas", f"{list(betas)} are not two numbers", "as in [0.9, 0.95]")
-    if get("policy.max_noise") is not None and not get("rollout.ahead"):
+    young = not get("rollout.ahead") and get("rollout.recording.replay") is None
+    if get("policy.max_noise") is not None and young:
         yield SettingError("policy.max_noise", "no rollouts are old", "use rollout.ahead=1 or more, or null")
+    if get("policy.max_noise") is None and get("policy.beyond") not in (None, "drop"):
+        yield SettingError("policy.beyond", "nothing is beyond policy.max_noise=null", "give policy.max_noise")
     if get("policy.cpu_offload") and not str(get("trainer.strategy._target_")).endswith(".FSDP"):
         yield SettingError("policy.cpu_offload", "only shards can lie in host memory", "use trainer=fsdp")
     yield from choice_of_problems(get)
