@@ -2,7 +2,7 @@
 
 import pytest
 
-from oblr.batch.types import Rollout
+from oblr.batch.types import Rollout, RolloutBatch
 from oblr.errors import EngineDiedError
 from oblr.problem import Completion, Problem
 from oblr.rollout.versions import check_versions, mean_age, spans
@@ -62,9 +62,12 @@ def test_tokens_are_of_weights_that_were_sent_and_not_too_old():
 
 
 def test_the_age_is_a_mean_over_tokens():
-    def rollouts(*completions):
-        return [Rollout(Problem("p", "?", "1"), [1], one, "", 0.0) for one in completions]
+    def batch(*completions):
+        rollouts = [Rollout(Problem("p", "?", "1"), [1], one, "", 0.0) for one in completions]
+        return RolloutBatch(rollouts, len(completions), weight_version=4)
 
-    assert mean_age(rollouts(response((3, 1), (5, 3)), response((4, 4))), 5) == (2 * 1 + 1 * 4) / 8
+    assert mean_age(batch(response((3, 1), (5, 3)), response((4, 4))), 5) == (2 * 1 + 1 * 4) / 8
+    untold = Completion([1] * 7, [-1.0] * 7, True)
     for newest in (4, 5, 11):  # of one version it is that of the batch, to the last bit
-        assert mean_age(rollouts(response((4, 7)), response((4, 3))), newest) == newest - 4
+        for first in (response((4, 7)), untold):
+            assert mean_age(batch(first, response((4, 3))), newest) == newest - 4
