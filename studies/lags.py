@@ -12,7 +12,8 @@ of √2 and inside the grid; then forty seeds.
   foretells of Qwen3-8B; so lags have 429 steps, of which the last 71 count.
 
 ``max_noise=X`` leaves out batches whose ``Σρ²n/Σρn`` is above X, as ``policy.max_noise`` does: the policy stands still
-then, and the next batches are younger. *Shortened*: their steps are, as by ``policy.beyond=shorten``. It says what such laboratories say: 64 responses, gradients known exactly.
+then, and the next batches are younger. *Shortened*: their steps are, as by ``policy.beyond=shorten``. It says what such
+laboratories say: 64 responses, gradients known exactly.
 ``--quick``: one task, two ways, few steps.
 """
 
