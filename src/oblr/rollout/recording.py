@@ -76,7 +76,7 @@ class Recording:
 
     Args:
         folder: of the answers, a file for each question.
-        write: whether answers are kept. Ids and log-probabilities of a thousand tokens take about 10 kB.
+        write: whether answers are kept; a thousand tokens with their log-probabilities take about 13 kB.
         replay: folder of a run whose answers this one has instead of asking.
 
     Raises:
