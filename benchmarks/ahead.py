@@ -8,8 +8,8 @@ messages rather than sample. As many responses are sampled at once as make both 
 without ``rollout.ahead``, one with 1 and one with 2, in turn, and the same with a reward that sleeps, which makes all
 responses of a step take as long as its update: no processor works meanwhile, so this is what waiting costs. A run's
 time is the median of its steps, after those at its start and its end that are not like the others. Ratios are paired,
-round by round; figures are written after each, so a stopped measurement keeps what it has. Two cores, or the processes
-take each other's.
+round by round; figures are written after each, so a stopped measurement keeps what it has. This process and the one
+that scores have one core, the server has the others.
 For H100s the plan tells: Qwen3-8B by ``experiment=oblr_qwen3_8b``, half of 8 and of 16 GPUs for the server.
 ``--quick``: a round of a few small steps.
 """
@@ -133,6 +133,7 @@ def main() -> None:
     torch.set_num_threads(1)
     count, steps = (1, FIRST + 1 + LAST) if quick else (9, FIRST + 5 + LAST)
     few = ("rollout.prompts_per_step=2",) if quick else ()
+    cores = sorted(os.sched_getaffinity(0))
     plan = list(predicted(() if quick else (4, 8)))
     taken: dict[str, list[dict[int, Watch]]] = {"": [], SLOW: []}
     with tempfile.TemporaryDirectory() as name:
@@ -143,7 +144,9 @@ def main() -> None:
         cfg = composed([*BASE, *overrides, at_once, f"paths.output_dir={name}"])
         server = hydra.utils.instantiate(cfg.rollout.engines.server)()
         server.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.sched_setaffinity(0, cores[1:] or cores)
         engine = KeptEngine(server)
+        os.sched_setaffinity(0, cores[:1])
         warm = run(engine, 0, steps, 0.0, overrides)
         pause = warm.median("update") / (cfg.rollout.prompts_per_step * cfg.rollout.group_size)
         for number in range(count):

@@ -21,6 +21,13 @@ def answers(batch):
     return replace(batch, probe=[], beside={}, token_age=None)
 
 
+def longer(raw):
+    """With a token to a response's id that has no log-probability."""
+    row = json.loads(gzip.decompress(raw))
+    row["groups"][0][0]["token_ids"].insert(0, 5)
+    return gzip.compress(json.dumps(row).encode())
+
+
 @pytest.fixture
 def recorded(begun, tmp_path):
     """Batches of a run with ``ahead`` that was kept, and ``in_flight`` of one that cannot repeat by itself."""
@@ -70,6 +77,42 @@ def test_a_run_that_goes_on_asks_for_nothing_that_was_answered(begun, tmp_path, 
     assert len(asked) == STEPS - done - min(ahead, STEPS - done)
 
 
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_run_that_is_killed_twice_at_one_step_has_an_engine_for_the_next(begun, tmp_path, ahead):
+    """The batch of its first step is there, and as young as can be: nothing has asked the engine for anything."""
+    for _ in range(2):
+        data = begun(ahead, recording=Recording(str(tmp_path), write=True))
+        data.load_state_dict({"position": 3})
+        data.run.current_epoch = 1
+        first = data.next_batch()
+        assert first.age == 0
+        data.upcoming.drop(data.engine.close)
+        for path in tmp_path.glob("step-00000[2-9]-*"):
+            path.unlink()
+    data = begun(ahead, recording=Recording(str(tmp_path), write=True))
+    data.load_state_dict({"position": 3})
+    data.run.current_epoch = 1
+    batches = taken(data, STEPS - 1)
+    assert list(map(prompts, batches)) == list(map(prompts, taken(begun(0))))[1:]
+    assert [batch.age for batch in batches] == [min(t, ahead) for t in range(STEPS - 1)]
+    assert batches[0].fresh is batches[0].rollouts
+
+
+@pytest.mark.parametrize("versions", [((1, 1), (9, 2)), ((0, 3),)])
+def test_tokens_of_weights_that_a_batch_cannot_have_are_not_taken(begun, recorded, tmp_path, versions):
+    """The engine counts as dead where it gives such ones; its answer has been written by then."""
+    recorded(1, in_flight=True)
+    (path,) = tmp_path.glob("answers/step-000002-*")
+    row = json.loads(gzip.decompress(path.read_bytes()))
+    row["groups"][0][0]["versions"] = versions
+    path.write_bytes(gzip.compress(json.dumps(row).encode()))
+    own = begun(1, recording=Recording(str(tmp_path / "answers"), write=True))
+    own.load_state_dict({"position": 6})
+    own.run.current_epoch = 2
+    own.next_batch()
+    assert "generate 2" in of_engine(own, "generate")[:1]
+
+
 def test_answers_of_weights_that_a_checkpoint_does_not_know_are_forgotten(begun, recorded, tmp_path):
     """The run was at its end when it died, and goes on from its second step: it will have other weights."""
     recorded(1)
@@ -107,13 +150,15 @@ def test_an_answer_to_another_question_is_none(begun, recorded, tmp_path, change
         data.next_batch()
 
 
-@pytest.mark.parametrize("spoil", [lambda raw: raw[:-5], lambda raw: b"{}", lambda raw: gzip.compress(b'{"a": 1}')])
+@pytest.mark.parametrize(
+    "spoil", [lambda raw: raw[:-5], lambda raw: b"{}", lambda raw: gzip.compress(b'{"a": 1}'), longer]
+)
 def test_a_broken_answer_is_asked_for_again_and_not_replayed(begun, recorded, tmp_path, spoil):
     recorded(0)
     (path,) = tmp_path.glob("answers/step-000001-*")
     path.write_bytes(spoil(path.read_bytes()))
     replayed = begun(0, recording=Recording("unused", replay=str(tmp_path)))
-    with pytest.raises(RunError, match=r"step 2: .*step-000001-rollouts-000000\.json\.gz is not there, or broken"):
+    with pytest.raises(RunError, match=r"step 2: .*step-000001-rollouts-\d+\.json\.gz (is not there|has a response)"):
         taken(replayed, 2)
     own = begun(0, recording=Recording(str(tmp_path / "answers"), write=True))
     own.load_state_dict({"position": 3})

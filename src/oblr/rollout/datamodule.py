@@ -173,7 +173,7 @@ class RolloutDataModule(LiveEngine):
             batch, self.position = self._sample(drawn), drawn.end
         if self.refill:
             batch, self.position = refilled(batch, self.refill, self.position, self._draw_anew, self._sample)
-        if batch.age:
+        if batch.age or (self.ahead and self.engine.weight_version != self.weight_version):
             batch = replace(batch, probe=self._probe(batch))
         if self.ahead:
             self._go_ahead()

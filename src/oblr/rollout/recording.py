@@ -19,6 +19,7 @@ from oblr.kinds import Text, checked
 from oblr.problem import Completion
 from oblr.rollout.drawing import Drawn
 from oblr.rollout.engine import Done
+from oblr.rollout.replies import wrong
 from oblr.run.disk import write_whole
 from oblr.run.ranks import of_run
 
@@ -53,9 +54,13 @@ class Answer:
     groups: Groups
 
     @property
+    def completions(self) -> list[Completion]:
+        return [one for group in self.groups for one in group]
+
+    @property
     def newest(self) -> int:
         """Version of the newest weights that any of its tokens is of."""
-        return max([self.version, *(of for group in self.groups for one in group for of, _ in one.versions)])
+        return max([self.version, *(of for one in self.completions for of, _ in one.versions)])
 
     def told(self, done: Done) -> Groups:
         """As an engine gives it."""
@@ -127,16 +132,8 @@ class Recording:
             self.begin(drawn.step)
             self.begun = True
         places = {use: self.source / f"step-{drawn.step:06d}-{use}-{drawn.first:06d}.json.gz" for use in questions}
-        if self.write or self.replay:
-            known = {use: self.known(path, questions[use]) for use, path in places.items()}
-            answers = {use: answer for use, answer in known.items() if isinstance(answer, Answer)}
-            missing = [why for why in known.values() if isinstance(why, str)]
-            missing = [why for of_rank in of_run().objects(missing) for why in of_rank]
-            if not missing:
-                return next(iter(answers.values())).version, {use: answer.told for use, answer in answers.items()}
-            if self.replay:
-                fix = "replay a run with the settings that it had"
-                raise RunError(f"{REPLAY}: step {drawn.step + 1}: {missing[0]} ({fix})")
+        if answers := self.answers(drawn.step, version, questions, places):
+            return next(iter(answers.values())).version, {use: answer.told for use, answer in answers.items()}
         if not self.write:
             return version, {use: partial(ask, question) for use, question in questions.items()}
 
@@ -149,13 +146,34 @@ class Recording:
 
         return version, {use: partial(asked, use) for use in questions}
 
-    def known(self, path: Path, question: Question) -> Answer | str:
-        """The answer to it; where there is none, why."""
+    def answers(
+        self, step: int, version: int, questions: Mapping[str, Question], places: Mapping[str, Path]
+    ) -> dict[str, Answer]:
+        """Those that are kept; none where this rank or another lacks one. Collective. Raises as `asks` does."""
+        if not (self.write or self.replay):
+            return {}
+        known = {use: self.known(path, questions[use], version) for use, path in places.items()}
+        missing = of_run().objects([why for why in known.values() if isinstance(why, str)])
+        if not any(missing):
+            return {use: answer for use, answer in known.items() if isinstance(answer, Answer)}
+        if self.replay:
+            first = next(whys[0] for whys in missing if whys)
+            raise RunError(f"{REPLAY}: step {step + 1}: {first} (replay a run with the settings that it had)")
+        return {}
+
+    def known(self, path: Path, question: Question, version: int) -> Answer | str:
+        """The answer to it, of weights up to ``version`` where it is not a replay; where there is none, why."""
         if (kept := read(path)) is None:
             return f"{path} is not there, or broken"
         asked, answer = kept
         others = [part for part, own in question.row().items() if own != asked.get(part)]
-        return f"{path} answers other {others[0]}" if others else answer
+        if others:
+            return f"{path} answers other {others[0]}"
+        versions = [of for one in answer.completions for of, _ in one.versions]
+        if min(versions, default=answer.version) < answer.version or (answer.newest > version and not self.replay):
+            return f"{path} has tokens of weights that it cannot have"
+        wrongs = (wrong(one, question.sampling, None) for one in answer.completions)
+        return next((f"{path} has a response {fault}" for fault in wrongs if fault), answer)
 
 
 def step_of(path: Path) -> int:
