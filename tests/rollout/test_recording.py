@@ -21,6 +21,19 @@ def answers(batch):
     return replace(batch, probe=[], beside={}, token_age=None)
 
 
+def row_of(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def going_on(begun, folder, step, ahead=0, **changes):
+    """The run whose answers are in ``folder``, from its checkpoint after so many steps."""
+    data = begun(ahead, recording=Recording(str(folder), write=True), **changes)
+    run = next((row_of(path)["run"] for path in folder.iterdir()), "its name")
+    data.load_state_dict({"position": 3 * step, "recording": run})
+    data.run.current_epoch = step
+    return data
+
+
 def longer(raw):
     """With a token to a response's id that has no log-probability."""
     row = json.loads(gzip.decompress(raw))
@@ -81,17 +94,13 @@ def test_a_run_that_goes_on_asks_for_nothing_that_was_answered(begun, tmp_path, 
 def test_a_run_that_is_killed_twice_at_one_step_has_an_engine_for_the_next(begun, tmp_path, ahead):
     """The batch of its first step is there, and as young as can be: nothing has asked the engine for anything."""
     for _ in range(2):
-        data = begun(ahead, recording=Recording(str(tmp_path), write=True))
-        data.load_state_dict({"position": 3})
-        data.run.current_epoch = 1
+        data = going_on(begun, tmp_path, 1, ahead)
         first = data.next_batch()
         assert first.age == 0
         data.upcoming.drop(data.engine.close)
         for path in tmp_path.glob("step-00000[2-9]-*"):
             path.unlink()
-    data = begun(ahead, recording=Recording(str(tmp_path), write=True))
-    data.load_state_dict({"position": 3})
-    data.run.current_epoch = 1
+    data = going_on(begun, tmp_path, 1, ahead)
     batches = taken(data, STEPS - 1)
     assert list(map(prompts, batches)) == list(map(prompts, taken(begun(0))))[1:]
     assert [batch.age for batch in batches] == [min(t, ahead) for t in range(STEPS - 1)]
@@ -103,12 +112,10 @@ def test_tokens_of_weights_that_a_batch_cannot_have_are_not_taken(begun, recorde
     """The engine counts as dead where it gives such ones; its answer has been written by then."""
     recorded(1, in_flight=True)
     (path,) = tmp_path.glob("answers/step-000002-*")
-    row = json.loads(gzip.decompress(path.read_bytes()))
+    row = row_of(path)
     row["groups"][0][0]["versions"] = versions
     path.write_bytes(gzip.compress(json.dumps(row).encode()))
-    own = begun(1, recording=Recording(str(tmp_path / "answers"), write=True))
-    own.load_state_dict({"position": 6})
-    own.run.current_epoch = 2
+    own = going_on(begun, tmp_path / "answers", 2, 1)
     own.next_batch()
     assert "generate 2" in of_engine(own, "generate")[:1]
 
@@ -118,13 +125,24 @@ def test_answers_of_weights_that_a_checkpoint_does_not_know_are_forgotten(begun,
     recorded(1)
     kept = [path.name for path in (tmp_path / "answers").iterdir()]
     assert len(kept) == STEPS
-    again = begun(1, recording=Recording(str(tmp_path / "answers"), write=True))
-    again.load_state_dict({"position": 6})
-    again.run.current_epoch = 2
+    again = going_on(begun, tmp_path / "answers", 2, 1)
     next_batch = again.next_batch()
     assert (next_batch.weight_version, next_batch.age) == (2, 1)
     assert not of_engine(again, "generate 2")
     assert sorted(path.name for path in (tmp_path / "answers").iterdir()) == sorted(kept)[:4]
+
+
+@pytest.mark.parametrize("known", [{"recording": "another"}, {}])
+def test_what_another_runs_engine_has_answered_is_none(begun, recorded, tmp_path, known):
+    """A run may go on from elsewhere in a folder that has answers."""
+    recorded(0)
+    own = begun(0, recording=Recording(str(tmp_path / "answers"), write=True))
+    own.load_state_dict({"position": 3, **known})
+    own.run.current_epoch = 1
+    own.next_batch()
+    assert of_engine(own, "generate") == ["generate 2"]
+    assert own.state_dict()["recording"] == known.get("recording", own.recording.run) != ""
+    assert len(list((tmp_path / "answers").iterdir())) == 2
 
 
 def test_a_run_that_begins_anew_has_none_of_another_one(begun, recorded, tmp_path):
@@ -140,8 +158,7 @@ def test_a_run_that_begins_anew_has_none_of_another_one(begun, recorded, tmp_pat
 )
 def test_an_answer_to_another_question_is_none(begun, recorded, tmp_path, changes):
     recorded(0)
-    own = begun(0, recording=Recording(str(tmp_path / "answers"), write=True), **changes)
-    own.run.current_epoch, own.position = 1, 3
+    own = going_on(begun, tmp_path / "answers", 1, **changes)
     own.next_batch()
     assert len(of_engine(own, "generate")) == 1
     recorded(0)
@@ -160,12 +177,10 @@ def test_a_broken_answer_is_asked_for_again_and_not_replayed(begun, recorded, tm
     replayed = begun(0, recording=Recording("unused", replay=str(tmp_path)))
     with pytest.raises(RunError, match=r"step 2: .*step-000001-rollouts-\d+\.json\.gz (is not there|has a response)"):
         taken(replayed, 2)
-    own = begun(0, recording=Recording(str(tmp_path / "answers"), write=True))
-    own.load_state_dict({"position": 3})
-    own.run.current_epoch = 1
+    own = going_on(begun, tmp_path / "answers", 1)
     own.next_batch()
     assert of_engine(own, "generate") == ["generate 2"]
-    json.loads(gzip.decompress(path.read_bytes()))
+    assert row_of(path)["groups"]
 
 
 def test_an_engine_that_dies_has_answered_nothing(begun, tmp_path):

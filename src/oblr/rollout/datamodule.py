@@ -409,10 +409,13 @@ class RolloutDataModule(LiveEngine):
         self.reward_pool.give_up()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"position": self.before if self.again() else self.position}
+        state = {"position": self.before if self.again() else self.position}
+        return state | ({"recording": self.recording.run} if self.recording and self.recording.write else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.position = state_dict["position"]
+        if self.recording is not None:
+            self.recording.run = state_dict.get("recording", "")
 
 
 class _OneBatch:

@@ -6,6 +6,7 @@ question that it was given to, and for no other. Rewards score it anew.
 
 import gzip
 import json
+import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -84,13 +85,16 @@ class Recording:
         write: whether answers are kept; a thousand tokens with their log-probabilities take about 13 kB.
         replay: folder of a run whose answers this one has instead of asking.
 
+    Attributes:
+        run: what tells the run apart whose answers are written; checkpoints keep it. "" until it is known.
+
     Raises:
         SettingError: there is nothing to replay, or it is to be written over.
     """
 
     def __init__(self, folder: str, write: bool = False, replay: Text = None):
         self.folder, self.write, self.source = Path(folder), write, Path(folder)
-        self.replay, self.begun = replay is not None, False
+        self.replay, self.begun, self.run = replay is not None, False, ""
         if replay is None:
             return
         self.source = Path(replay, FOLDER)
@@ -102,14 +106,17 @@ class Recording:
             )
 
     def begin(self, step: int) -> None:
-        """Forget what was answered by weights that a run which begins after ``step`` steps does not have. Collective.
+        """Forget what the engine of another run has answered, and what weights have that a run after ``step`` has not.
 
-        What a run that begins anew finds is of another one.
+        Collective.
         """
+        self.run = self.run or of_run().objects(secrets.token_hex(8))[0]
         if of_run().rank == 0 and not self.replay:
             for path in self.folder.glob("step-*.json.gz"):
-                if step_of(path) >= step and (step == 0 or (kept := read(path)) is None or kept[1].newest > step + 1):
-                    path.unlink()
+                if step_of(path) >= step:
+                    row, answer = read(path) or ({}, Answer(0, []))
+                    if row.get("run") != self.run or answer.newest > step + 1:
+                        path.unlink()
         of_run().objects(None)  # others wait for it
 
     def asks(
@@ -140,7 +147,7 @@ class Recording:
         def asked(use: str, done: Done) -> Groups:
             groups = ask(questions[use], done)
             self.folder.mkdir(exist_ok=True)
-            row = questions[use].row() | asdict(Answer(version, groups))
+            row = {"run": self.run} | questions[use].row() | asdict(Answer(version, groups))
             write_whole(places[use], gzip.compress(json.dumps(row).encode(), compresslevel=3, mtime=0))
             return groups
 
