@@ -214,3 +214,19 @@ def test_a_replayed_run_ends_with_the_same_bits_and_asks_no_engine(train, tmp_pa
         assert first == second
     assert "time/sync" in read_curves(tmp_path / "first")
     assert "time/sync" not in read_curves(tmp_path / "second")
+
+
+@pytest.mark.wide
+def test_two_ranks_replay_their_own_and_one_alone_is_refused(train, tmp_path):
+    settings = ("steps=3", "baseline=gradient_weighted", "~callbacks.evaluation")
+    ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
+    assert train(*settings, *ranks, "rollout.recording.write=true", folder="first").returncode == 0
+    replay = f"rollout.recording.replay={tmp_path / 'first'}"
+    result = train(*settings, *ranks, replay, folder="second")
+    assert result.returncode == 0, result.stderr
+    assert same(weights(tmp_path / "first"), weights(tmp_path / "second"))
+    alone = train(*settings, replay, folder="third")
+    assert alone.returncode == 2
+    (line,) = alone.stderr.strip().splitlines()
+    assert line.startswith("error: rollout.recording.replay: step 1: ")
+    assert "answers other prompts" in line

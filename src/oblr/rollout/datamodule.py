@@ -273,14 +273,14 @@ class RolloutDataModule(LiveEngine):
         self.upcoming.start(drawn, asks, made)
 
     def _questions(self, drawn: Drawn) -> dict[str, Question]:
-        """What the engine is asked for a step, by what the responses are for."""
+        """The requests to the engine for a step, by what their responses are for: to train on, or greedy ones."""
         prompts = [self.encode(problem) for problem in drawn.problems]
         return {use: Question(prompts, sampling, self._seeds(use, drawn)) for use, sampling in self._uses.items()}
 
     def _asks(
         self, drawn: Drawn, questions: Mapping[str, Question], ask: Callable[[Question, Done], Groups]
     ) -> tuple[int, dict[str, Callable[[Done], Groups]]]:
-        """What answers these questions, and the version of the weights that it is asked of. Collective."""
+        """Functions that answer the questions, by use, and the version of the weights they answer by. Collective."""
         if self.recording is not None:
             return self.recording.asks(drawn, self.weight_version, questions, ask)
         return self.weight_version, {use: partial(ask, question) for use, question in questions.items()}

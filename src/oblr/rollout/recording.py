@@ -1,4 +1,4 @@
-"""What an engine has answered, kept exactly, so that who goes on, or repeats a run, need not ask again.
+"""Answers of a rollout engine, kept exactly, so that a run that goes on, or a replay of one, need not ask again.
 
 A step asks its engine questions: prompts, how to sample, and a seed for each. An answer that is kept stands for the
 question that it was given to, and for no other. Rewards score it anew.
@@ -12,33 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from oblr.batch.types import Sampling
 from oblr.errors import RunError, SettingError
 from oblr.kinds import Text, checked
 from oblr.problem import Completion
+from oblr.rollout.ahead import Groups
 from oblr.rollout.drawing import Drawn
 from oblr.rollout.engine import Done
 from oblr.rollout.replies import wrong
 from oblr.run.disk import write_whole
 from oblr.run.ranks import of_run
 
-Groups: TypeAlias = list[list[Completion]]
 REPLAY = "rollout.recording.replay"
 #: The folder of a run that has its answers.
 FOLDER = "answers"
 
 
 class Question(NamedTuple):
-    """What an engine is asked: ``sampling.n`` responses to each prompt, of which the j-th is by its seed + j."""
+    """A request to an engine: ``sampling.n`` responses to each prompt, of which the j-th has its prompt's seed + j."""
 
     prompts: Sequence[Sequence[int]]
     sampling: Sampling
     seeds: Sequence[int]
 
     def row(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The question in the lists and mappings that JSON has, by field."""
         lists = [list(prompt) for prompt in self.prompts], asdict(self.sampling), list(self.seeds)
         return dict(zip(self._fields, json.loads(json.dumps(lists)), strict=True))
 
@@ -64,7 +64,7 @@ class Answer:
         return max([self.version, *(of for one in self.completions for of, _ in one.versions)])
 
     def told(self, done: Done) -> Groups:
-        """As an engine gives it."""
+        """The completions, in groups by prompt; ``done`` hears of each first, as from an engine."""
         for query, group in enumerate(self.groups):
             for j, one in enumerate(group):
                 done(query, j, one)
@@ -126,7 +126,7 @@ class Recording:
         questions: Mapping[str, Question],
         ask: Callable[[Question, Done], Groups],
     ) -> tuple[int, dict[str, Callable[[Done], Groups]]]:
-        """What answers the questions of a step by their uses, and the version of the weights it is of. Collective.
+        """Functions that answer a step's questions, by use, and the version of the weights they answer by. Collective.
 
         Args:
             version: of the policy's weights.
@@ -156,7 +156,7 @@ class Recording:
     def answers(
         self, step: int, version: int, questions: Mapping[str, Question], places: Mapping[str, Path]
     ) -> dict[str, Answer]:
-        """Those that are kept; none where this rank or another lacks one. Collective. Raises as `asks` does."""
+        """The kept answers by use; none where this rank or another lacks one. Collective. Raises as `asks` does."""
         if not (self.write or self.replay):
             return {}
         known = {use: self.known(path, questions[use], version) for use, path in places.items()}
