@@ -11,7 +11,7 @@ time is the median of its steps, after those at its start and its end that are n
 round by round; figures are written after each, so a stopped measurement keeps what it has. This process and the one
 that scores have one core, the server has the others.
 For H100s the plan tells: Qwen3-8B by ``experiment=oblr_qwen3_8b``, half of 8 and of 16 GPUs for the server.
-``--quick``: a round of a few small steps.
+``--quick``: a round of a few small steps, with the slow reward alone.
 """
 
 import os
@@ -135,7 +135,6 @@ def main() -> None:
     few = ("rollout.prompts_per_step=2",) if quick else ()
     cores = sorted(os.sched_getaffinity(0))
     plan = list(predicted(() if quick else (4, 8)))
-    taken: dict[str, list[dict[int, Watch]]] = {"": [], SLOW: []}
     with tempfile.TemporaryDirectory() as name:
         policy = Path(name, "policy")
         grow(AutoConfig.from_pretrained(POCKET, **SHAPE), policy, torch.float32)
@@ -147,10 +146,14 @@ def main() -> None:
         os.sched_setaffinity(0, cores[1:] or cores)
         engine = KeptEngine(server)
         os.sched_setaffinity(0, cores[:1])
-        warm = run(engine, 0, steps, 0.0, overrides)
-        pause = warm.median("update") / (cfg.rollout.prompts_per_step * cfg.rollout.group_size)
+        if quick:
+            rewards = {SLOW: 0.01}
+        else:
+            warm = run(engine, 0, steps, 0.0, overrides)
+            rewards = {"": 0.0, SLOW: warm.median("update") / (cfg.rollout.prompts_per_step * cfg.rollout.group_size)}
+        taken: dict[str, list[dict[int, Watch]]] = {reward: [] for reward in rewards}
         for number in range(count):
-            for reward, slept in (("", 0.0), (SLOW, pause)):
+            for reward, slept in rewards.items():
                 taken[reward].append(turns(engine, number, steps, slept, overrides))
             figures = [figure for reward, rounds in taken.items() for figure in measured(reward, rounds)]
             seconds = {
