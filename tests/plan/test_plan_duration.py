@@ -36,11 +36,11 @@ SHARED = replace(SERVING, ranks=2, devices=2)
 PARAMETERS = 50
 
 
-def make(world=RANKS, work=None, token_budget=16, serving=SERVING, ahead=False, **moved):
+def make(world=RANKS, work=None, token_budget=16, serving=SERVING, ahead=0, usual=USUAL, **moved):
     work = work or Work({FORWARD: 4, BACKWARD: 3}, {Sync("backward", "", "item"): 1})
     resident, moved = Bytes(weights=40), Bytes({"all-gather": 30, "all-reduce": 20} | moved)
     update = Update(Bytes(), resident, Bytes(), moved, Bytes(weights=50), work, Work({STEP: 2, BETWEEN: 1}))
-    return duration(CONFIG, world, BATCH, USUAL, update, token_budget, serving, PARAMETERS, SPEED, 10, ahead)
+    return duration(CONFIG, world, BATCH, usual, update, token_budget, serving, PARAMETERS, SPEED, 10, ahead)
 
 
 def test_a_step_by_hand():
@@ -71,12 +71,22 @@ def test_a_step_by_hand():
 def test_what_is_sampled_while_the_policy_trains_takes_as_long_as_the_longer_of_both(sequences):
     """In turn an engine of many at once is the shorter, and the one that takes longer than the update."""
     serving = replace(SERVING, sequences=sequences, weights=25 if sequences == 4 else 0.01)
-    alone, beside = make(serving=serving), make(serving=serving, ahead=True)
+    alone, beside = make(serving=serving), make(serving=serving, ahead=1)
     phases = beside.phases
     assert phases == alone.phases
     sampled, trained = phases["prefill"] + phases["decode"], phases["update"] + phases["optimizer"]
     assert beside.step == pytest.approx(phases["sync"] + phases["check"] + max(sampled, trained))
     assert beside.step == pytest.approx(alone.step - beside.at_once)
+
+
+@pytest.mark.parametrize(("ahead", "beside"), [(1, 0), (2, 1), (3, 2), (4, 2)])
+def test_places_are_filled_while_the_policy_trains_in_as_many_rounds_as_are_in_time(ahead, beside):
+    """Of an update that takes longer than all of them."""
+    usual = replace(USUAL, live=0.5, refill=2)
+    found, inside = make(ahead=ahead, usual=usual, **{"all-gather": 1e5}), replace(usual, refill=beside)
+    of_rounds = rollouts(CONFIG, BATCH, inside, SERVING, PARAMETERS, SPEED)
+    assert found.at_once == pytest.approx(sum(of_rounds.values()))
+    assert found.at_once < found.phases["update"]
 
 
 def test_an_engine_with_devices_of_its_own():

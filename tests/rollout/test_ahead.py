@@ -54,7 +54,8 @@ def begun(monkeypatch, parts):
     def begin(ahead, steps=STEPS, **changes):
         if "reward" in changes:
             changes["reward_pool"] = partial(RewardPool, workers=1, level="limits", timeout=60)
-        data = make(engine="apart", engines={"apart": Apart}, ahead=ahead, **parts | changes)
+        engine = {"engine": "apart", "engines": {"apart": Apart}}
+        data = make(ahead=ahead, **engine | parts | changes)
         monkeypatch.setattr(RolloutDataModule, "run", Run(steps))
         data.weights = lambda: iter([("w", torch.full((2, 3), float(data.weight_version)))])
         data.reward_pool.start()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, run_script, wide
+from conftest import ROOT, SMALL, run_script, same, weights, wide
 from kept_responses import read_rollouts
 from lending import lent
 from safetensors.torch import load_file
@@ -78,15 +78,59 @@ def test_a_stale_engine_is_found_out_at_the_sync_that_it_missed(train, pocket_se
 
 
 @pytest.mark.wide
-def test_two_ranks_share_a_server(train, tmp_path, pocket_server, now):
-    ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
+def test_places_of_prompts_that_teach_nothing_are_filled_and_no_prompt_comes_twice(train, tmp_path, pocket_server):
+    """What fills them is of newer weights than the rest, and each token's probability is that under its own."""
+    filled = ("rollout.ahead=2", "rollout.refill=1", "callbacks.evaluation.every=5")
+    for folder in ("run", "again"):
+        with lent(pocket_server) as url:
+            result = train("steps=5", *RUN, *url, *filled, folder=folder)
+        assert result.returncode == 0, result.stderr
+    rows = [read_rollouts(tmp_path / "run" / "rollouts", step) for step in range(1, 6)]
+    of_steps = problems(tmp_path / "run", 5)
+    trained = [name for names in of_steps for name in names]
+    assert len({*trained}) == len(trained) == sum(map(len, of_steps))
+    curves = read_curves(tmp_path / "run")
+    assert sum(curves["rollout/refilled"][1]) > 0
+    several = 0
+    for step, (of_step, mean) in enumerate(zip(rows, curves["rollout/age"][1], strict=True), 1):
+        ages = {step - row.get("weight_versions", [[row["weight_version"]]])[0][0] for row in of_step}
+        assert min(ages) <= mean <= max(ages) == min(step - 1, 2)
+        several += len(ages) > 1
+    assert several > 0
+    assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "again"))
+
+
+@pytest.mark.wide
+def test_prompts_of_a_batch_beyond_the_bound_are_sampled_again(train, tmp_path, pocket_server, now):
+    """Whatever is of older weights is: every second step learns nothing, and its prompts come in the next one."""
+    settings = ("rollout.ahead=1", "policy.max_noise=1.000001", "policy.beyond=again", "callbacks.evaluation.every=9")
     with lent(pocket_server) as url:
-        result = train("steps=4", *RUN, *ranks, *url, "rollout.ahead=1")
+        result = train("steps=5", *RUN, *url, *settings)
     assert result.returncode == 0, result.stderr
     curves = read_curves(tmp_path / "run")
-    assert curves["rollout/age"][1] == [0, 1, 1, 1]
+    assert curves["rollout/age"][1] == [0, 1, 0, 1, 0]
+    assert curves["train/dropped"][1] == [0, 1, 1, 2, 2]
+    of_steps = problems(tmp_path / "run", 5)
+    assert of_steps == [now[0], now[1], now[1], now[2], now[2]]
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("refill", [0, 1])
+def test_two_ranks_share_a_server(train, tmp_path, pocket_server, now, refill):
+    ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
+    ahead = ("rollout.ahead=2", "rollout.refill=1") if refill else ("rollout.ahead=1",)
+    with lent(pocket_server) as url:
+        result = train("steps=4", *RUN, *ranks, *url, *ahead)
+    assert result.returncode == 0, result.stderr
+    curves, of_steps = read_curves(tmp_path / "run"), problems(tmp_path / "run", 4)
     assert max(curves["rollout/logprob_gap_max"][1]) < 1e-3
-    assert [sorted(of_step) for of_step in problems(tmp_path / "run", 4)] == [sorted(of_step) for of_step in now[:4]]
+    if refill:
+        assert sum(curves["rollout/refilled"][1]) > 0
+        assert len({name for names in of_steps for name in names}) == sum(map(len, of_steps))
+    else:
+        assert curves["rollout/age"][1] == [0, 1, 1, 1]
+        assert [sorted(of_step) for of_step in of_steps] == [sorted(of_step) for of_step in now[:4]]
 
 
 @pytest.mark.servers

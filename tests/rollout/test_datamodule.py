@@ -46,8 +46,8 @@ def problems_of(data, steps):
     """Of the next steps, whose rollouts are then done."""
     found = []
     for step in range(steps):
-        drawn = data.drawing.of_step(step, data.position)
-        data.position = drawn.end
+        drawn = data.drawing.of_step(step, data.progress.position)
+        data.progress = data.progress.after(drawn)
         found.append(drawn.problems)
     return found
 

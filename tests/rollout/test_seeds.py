@@ -19,6 +19,7 @@ from oblr.policy.loading import load_model
 from oblr.policy.model import PolicyModel
 from oblr.problem import Completion
 from oblr.rollout.datamodule import RolloutDataModule
+from oblr.rollout.drawing import Progress
 from oblr.rollout.server import ServerEngine
 from oblr.rollout.vllm import VLLMEngine
 from oblr.run.randomness import derived_seed
@@ -66,7 +67,7 @@ def step(engine, monkeypatch, epoch, ranks, seed=1):
         data.weights = PolicyModel(load_model(str(POCKET), "float32"), 1.0).weights
         data.greedy = data.started = True
         for step in range(epoch):
-            data.position = data.drawing.of_step(step, data.position).end
+            data.progress = Progress(data.drawing.of_step(step, data.progress.position).end)
         monkeypatch.setattr(RolloutDataModule, "run", Rank(rank, 1, epoch))
         data._sync()
         data.reward_pool.start()

@@ -40,7 +40,7 @@ def mean_gradient(lab, baseline, refill):
             chance *= p
             other = batch_of(lab.rewards[prompts[:, None], responses][0].tolist())
             if place is None or place.agreeing:
-                place, own = other if place is None else place.refilled_with(other, [0]), (prompts, responses)
+                place, own = other if place is None else place.refilled_with(other, [0], 1), (prompts, responses)
         at = (own[0][:, None], own[1])
         assert place.rewards.tolist() == lab.rewards[at].tolist()
         groups = Groups(lab.rewards[at], lab.square_norms[at], lab.lengths[at], lab.rewards[at])

@@ -58,6 +58,11 @@ class Rollout:
     def n_tokens(self) -> int:
         return len(self.prompt_ids) + len(self.completion.token_ids)
 
+    def of_version(self, version: int) -> "Rollout":
+        """With all its tokens of these weights, if they do not say of which they are."""
+        versions = self.completion.versions or ((version, len(self.completion.token_ids)),)
+        return replace(self, completion=replace(self.completion, versions=versions))
+
 
 @dataclass(frozen=True)
 class RolloutBatch:
@@ -94,14 +99,23 @@ class RolloutBatch:
         """The groups whose rewards are all equal."""
         return (self.rewards == self.rewards[:, :1]).all(1).nonzero()[:, 0].tolist()
 
-    def refilled_with(self, others: "RolloutBatch", groups: Sequence[int]) -> "RolloutBatch":
-        """With those of another batch in place of these groups."""
+    def refilled_with(self, others: "RolloutBatch", groups: Sequence[int], count: int) -> "RolloutBatch":
+        """With those of another batch in place of these groups, which are ``count`` on all ranks."""
         rollouts, greedy = list(self.rollouts), self.greedy_rewards
+        if others.weight_version != self.weight_version:
+            others = replace(others, rollouts=[one.of_version(others.weight_version) for one in others.rollouts])
         for place, q in enumerate(groups):
             rollouts[q * self.group_size : (q + 1) * self.group_size] = others.group(place)
         if greedy is not None and others.greedy_rewards is not None:
             greedy = greedy.index_copy(0, torch.tensor(groups, dtype=torch.int64), others.greedy_rewards)
-        return replace(self, rollouts=rollouts, greedy_rewards=greedy, unpaid=self.unpaid + others.unpaid)
+        return replace(
+            self,
+            rollouts=rollouts,
+            greedy_rewards=greedy,
+            beside={phase: seconds + others.beside.get(phase, 0.0) for phase, seconds in self.beside.items()},
+            unpaid=self.unpaid + others.unpaid,
+            refilled=(self.refilled or 0) + count,
+        )
 
     @property
     def fresh(self) -> list[Rollout]:

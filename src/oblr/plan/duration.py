@@ -121,7 +121,7 @@ def duration(
     parameters: int,
     speed: Speed,
     steps: int,
-    ahead: bool = False,
+    ahead: int = 0,
 ) -> Duration:
     """The duration of a step, from what an update of it was counted to do.
 
@@ -129,7 +129,7 @@ def duration(
         batch: all groups of the rank.
         update: of ``usual.of(batch)``.
         parameters: numbers in the policy.
-        ahead: whether the engine samples while the policy trains.
+        ahead: steps before a batch is due, in which the engine samples it while the policy trains.
     """
     live = usual.of(batch)
     lengths = next(iter(live.split(token_budget)), live.full(token_budget))
@@ -157,7 +157,12 @@ def duration(
     parts = {phase: seconds * micro_batches for phase, seconds in work.phases.items()}
     eager = generating["decode"] - replayed["decode"]
     mfu, devices = flops / phases["update"] / speed.peak, world.ranks + serving.devices
-    at_once = min(sum(generating.values()), phases["update"] + optimizer) if ahead else 0.0
+    at_once = 0.0
+    if ahead:  # places are filled once a step, and after that when the batch is due
+        beside = rollouts(
+            config, batch, replace(usual, refill=min(usual.refill, ahead - 1)), serving, parameters, speed
+        )
+        at_once = min(sum(beside.values()), phases["update"] + optimizer)
     return Duration(phases, parts, eager, tokens, mfu, devices, steps, speed.name, at_once)
 
 

@@ -176,7 +176,7 @@ class Draft:
         shared = self.device.gpu and getattr(self.engine, "shares_gpu", True)
         return duration(
             *(self.config, self.world, self.batch, self.usual, self.timed, self.policy.token_budget, serving),
-            *(self.parameters, self.speed, self.steps, self.ahead > 0 and not shared),
+            *(self.parameters, self.speed, self.steps, 0 if shared else self.ahead),
         )
 
     def plan(self) -> Plan:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -18,6 +18,8 @@ from oblr.batch.types import RolloutBatch
 from oblr.problem import Completion
 from oblr.rollout.drawing import Drawn
 from oblr.rollout.engine import Done
+from oblr.rollout.refill import Others
+from oblr.rollout.versions import check_versions
 
 Groups: TypeAlias = list[list[Completion]]
 #: Seconds between attempts to end what is under way.
@@ -53,15 +55,43 @@ class Told:
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A batch that is sampled and scored."""
+    """A batch that is sampled and scored.
+
+    Attributes:
+        refills: what takes the place of its groups that agree, time after time.
+    """
 
     drawn: Drawn
     told: Mapping[str, Told]
     batch: Future[RolloutBatch]
+    refills: "list[tuple[Others, UnderWay]]" = field(default_factory=list)
+
+    @property
+    def parts(self) -> "list[UnderWay]":
+        return [self, *(one for _, one in self.refills)]
+
+    @property
+    def asked(self) -> list[Future[Groups]]:
+        """What the engine is asked for."""
+        return [told.groups for one in self.parts for told in one.told.values()]
 
     @property
     def futures(self) -> list[Future[Any]]:
-        return [*(one.groups for one in self.told.values()), self.batch]
+        return [*self.asked, *(one.batch for one in self.parts)]
+
+    def result(self, newest: int) -> RolloutBatch:
+        """The batch, with others in the place of groups that agree, once it is scored.
+
+        Raises:
+            EngineDiedError: tokens are of weights from before they were asked for, or ``newest`` is none as new.
+        """
+        for one in self.parts:
+            for told in one.told.values():
+                check_versions(told.groups.result(), one.batch.result().weight_version, newest)
+        batch = self.batch.result()
+        for others, one in self.refills:
+            batch = batch.refilled_with(one.batch.result(), others.places, others.replaced)
+        return batch
 
 
 class Upcoming:
@@ -78,19 +108,24 @@ class Upcoming:
     def __len__(self) -> int:
         return len(self.batches)
 
+    @property
+    def end(self) -> int:
+        """Position of the training problem after all that are under way; 0 if none is."""
+        return max((part.drawn.end for one in self.batches for part in one.parts), default=0)
+
     def start(
         self,
         drawn: Drawn,
         asks: Mapping[str, Callable[[Done], Groups]],
         made: Callable[[Mapping[str, Told]], RolloutBatch],
-    ) -> None:
+    ) -> UnderWay:
         """Sample what ``asks`` ask for, one after the other, and have a batch ``made`` of it meanwhile."""
         told = {use: Told(self.sampler, one) for use, one in asks.items()}
-        self.batches.append(UnderWay(drawn, told, self.scorer.submit(made, told)))
+        return UnderWay(drawn, told, self.scorer.submit(made, told))
 
     def settle(self) -> None:
         """Wait until the engine is asked for nothing any more, whatever has come of it."""
-        wait([told.groups for one in self.batches for told in one.told.values()])
+        wait([future for one in self.batches for future in one.asked])
 
     def finish(self) -> None:
         """Wait until all is scored too, so that nobody waits for rewards which another batch keeps to itself."""

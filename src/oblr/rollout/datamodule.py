@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,14 +20,14 @@ from oblr.rewards.base import Reward
 from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.tryout import try_out
-from oblr.rollout.ahead import Groups, Told, Upcoming
-from oblr.rollout.drawing import Drawing, Drawn, ProblemSource
+from oblr.rollout.ahead import Groups, Told, UnderWay, Upcoming
+from oblr.rollout.drawing import Drawing, Drawn, ProblemSource, Progress
 from oblr.rollout.engine import Done, Engine, choose
 from oblr.rollout.live import LiveEngine
 from oblr.rollout.recording import Question, Recording
-from oblr.rollout.refill import refilled
+from oblr.rollout.refill import Others, others
 from oblr.rollout.replies import ask
-from oblr.rollout.versions import check_versions, mean_age
+from oblr.rollout.versions import mean_age
 from oblr.run.randomness import derived_seed
 from oblr.run.timing import Stopwatch
 
@@ -97,17 +97,12 @@ class RolloutDataModule(LiveEngine):
         vocabulary: Given[int | None] = None,
     ):
         super().__init__(choose(engine, engines), restarts, sync_timeout, seed, vocabulary)
-        if ahead and not self.engine.apart:
+        replayed = recording is not None and recording.replay  # the engine is not asked then
+        if ahead and not (self.engine.apart or replayed):
             raise SettingError(
                 "rollout.ahead",
                 f"{ahead} needs an engine that samples while the policy trains, and {engine} computes in its process",
                 "use rollout.engine=server, or rollout.ahead=0",
-            )
-        if ahead and refill:
-            raise SettingError(
-                "rollout.refill",
-                f"prompts are drawn {ahead} steps ahead, before it is known which are to be replaced",
-                "use rollout.ahead=0, or rollout.refill=0",
             )
         if in_flight and not ahead:
             raise SettingError(
@@ -115,7 +110,14 @@ class RolloutDataModule(LiveEngine):
                 "nothing is under way when weights are replaced",
                 "use rollout.ahead=1 or more, or rollout.in_flight=false",
             )
+        if in_flight and refill:
+            raise SettingError(
+                "rollout.refill",
+                "rewards score a batch at a time, so what fills its places would wait for all that is under way",
+                "use rollout.in_flight=false, or rollout.refill=0",
+            )
         self.ahead, self.in_flight, self.refill = ahead, in_flight, refill
+        self.of_several = in_flight or replayed or (ahead > 0 and refill > 0)  # versions, in a batch
         self.upcoming = Upcoming(ahead + 1 if in_flight else 1)
         if in_flight:
             self.engine.in_flight = True
@@ -126,7 +128,7 @@ class RolloutDataModule(LiveEngine):
         check_stop("rollout.stop", stop, tokenizer)
         self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
         self.max_model_len = max_model_len
-        self.position = self.before = 0  # of the next training problem; and when the last batch was asked for
+        self.progress = self.before = Progress()  # in the training problems; and when the last batch was asked for
         self.again: Callable[[], bool] = lambda: False  # whether the problems of that batch are to be sampled anew
         self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
         self.reward_pool = reward_pool(reward)
@@ -163,21 +165,24 @@ class RolloutDataModule(LiveEngine):
         self.restarted = 0
         if self.again():
             self.upcoming.drop(lambda: None)
-            self.position = self.before
-        self.before = self.position
+            self.progress = self.before
+        self.before = self.progress
         if self.in_flight and self.upcoming:
             self._refresh()
-        batch = self._due()
+        batch, refills = self._due()
         if batch is None:
-            drawn = self._draw(self.run.current_epoch, self.position)
-            batch, self.position = self._sample(drawn), drawn.end
-        if self.refill:
-            batch, self.position = refilled(batch, self.refill, self.position, self._draw_anew, self._sample)
+            batch = self._sample(self._draw(self.run.current_epoch))
+        while refills < self.refill and (found := self._others(batch)):
+            batch, refills = batch.refilled_with(self._sample(found.drawn), found.places, found.replaced), refills + 1
+        if batch.age and self.of_several:
+            batch = replace(batch, token_age=mean_age(batch, self.weight_version))
+        scored = self._scored_ahead()
         if batch.age or (self.ahead and self.engine.weight_version != self.weight_version):
             batch = replace(batch, probe=self._probe(batch))
         if self.ahead:
+            self._refill_ahead(scored)
             self._go_ahead()
-        elif self.started:
+        if self.started and not (self.ahead and self.engine.apart):
             self.engine.sleep()
         return batch
 
@@ -186,7 +191,8 @@ class RolloutDataModule(LiveEngine):
         questions = self._questions(drawn)
         version, asks = self._asks(drawn, questions, lambda question, done: self.generate(*question, done))
         batch = self._batch(drawn, version, questions, asks, self.clock)
-        return self._aged(batch) if batch.age else batch
+        self.progress = self.progress.after(drawn)
+        return batch
 
     def _refresh(self) -> None:
         """Have what is under way go on with the newest weights, and begin the next batch beside that which is due."""
@@ -194,36 +200,35 @@ class RolloutDataModule(LiveEngine):
             self._renew()
             self._go_ahead(due=1)
         except EngineDiedError as death:
-            self.garbled = self._revive(death)
+            self._lose(death)
 
-    def _due(self) -> RolloutBatch | None:
-        """The first batch under way; None where there is none, or where all are lost with the engine."""
-        if not self.upcoming:
-            return None
-        due = self.upcoming.batches[0]
+    def _due(self) -> tuple[RolloutBatch | None, int]:
+        """The first batch under way, and how often groups of it were replaced.
 
-        def taken() -> RolloutBatch:
-            batch = due.batch.result()
-            for told in due.told.values():
-                check_versions(told.groups.result(), batch.weight_version, self.weight_version)
-            return batch
+        None where there is none, or where all are lost with the engine.
+        """
+        batch = self._result(self.upcoming.batches[0]) if self.upcoming else None
+        if batch is None:
+            return None, 0
+        due = self.upcoming.batches.popleft()
+        for part in due.parts:
+            self.progress = self.progress.after(part.drawn)
+        return batch, len(due.refills)
 
+    def _result(self, under_way: UnderWay) -> RolloutBatch | None:
+        """What is under way, when all ranks have theirs; None where all is lost with the engine."""
         try:
             with self.clock.phase("rollout"):
-                batch = self._together(taken)
+                return self._together(lambda: under_way.result(self.weight_version))
         except EngineDiedError as death:
-            if not self.in_flight:
-                self.upcoming.drop(self.reward_pool.give_up)
-            self.garbled = self._revive(death)
+            self._lose(death)
             return None
-        self.upcoming.batches.popleft()
-        self.position = due.drawn.end
-        return self._aged(batch)
 
-    def _aged(self, batch: RolloutBatch) -> RolloutBatch:
-        """With the mean age of its tokens, where these may be of several weights."""
-        several = self.in_flight or (self.recording is not None and self.recording.replay)
-        return replace(batch, token_age=mean_age(batch, self.weight_version)) if several else batch
+    def _lose(self, death: EngineDiedError) -> None:
+        """Give up what is under way with an engine that has died, and restart it."""
+        if not self.in_flight:
+            self.upcoming.drop(self.reward_pool.give_up)
+        self.garbled = self._revive(death)
 
     def _revive(self, death: EngineDiedError, garbled: bool = False) -> bool:
         """See :class:`LiveEngine`. What is under way while it gets new weights is lost with it."""
@@ -245,6 +250,25 @@ class RolloutDataModule(LiveEngine):
             for completion in group
         ]
 
+    def _scored_ahead(self) -> list[tuple[UnderWay, RolloutBatch]]:
+        """Batches under way whose groups that agree are replaced now, so that few are left when a batch is due.
+
+        That is once a step, as late as is in time: their rewards are waited for. None where all are lost with the
+        engine.
+        """
+        scored = []
+        for steps, one in enumerate(list(self.upcoming.batches), 1):
+            if len(one.refills) <= self.refill - steps:
+                if (batch := self._result(one)) is None:
+                    return []
+                scored.append((one, batch))
+        return scored
+
+    def _refill_ahead(self, scored: Sequence[tuple[UnderWay, RolloutBatch]]) -> None:
+        for one, batch in scored:
+            if found := self._others(batch, one.drawn.step):
+                one.refills.append((found, self._start(found.drawn)))
+
     def _go_ahead(self, due: int = 0) -> None:
         """Start what is to be under way, with the weights that the engine has, which are the policy's.
 
@@ -256,9 +280,9 @@ class RolloutDataModule(LiveEngine):
             step = self.run.current_epoch + 1 - due + len(self.upcoming)
             if last is not None and 0 <= last <= step:
                 break
-            self._start(self._draw(step, self.upcoming.batches[-1].drawn.end if self.upcoming else self.position))
+            self.upcoming.batches.append(self._start(self._draw(step)))
 
-    def _start(self, drawn: Drawn) -> None:
+    def _start(self, drawn: Drawn) -> UnderWay:
         questions, clock = self._questions(drawn), Stopwatch()  # the run's is the main thread's
 
         def answered(question: Question, done: Done) -> Groups:
@@ -270,7 +294,7 @@ class RolloutDataModule(LiveEngine):
             batch = self._batch(drawn, version, questions, {use: one.heard for use, one in told.items()}, clock)
             return replace(batch, beside={"rollout": sum(one.seconds for one in told.values()), **clock.reset()})
 
-        self.upcoming.start(drawn, asks, made)
+        return self.upcoming.start(drawn, asks, made)
 
     def _questions(self, drawn: Drawn) -> dict[str, Question]:
         """The requests to the engine for a step, by what their responses are for: to train on, or greedy ones."""
@@ -298,8 +322,12 @@ class RolloutDataModule(LiveEngine):
             problems, unpaid = self._meant(drawn.problems)
         found = {use: self._scored(problems, questions[use], asks[use], clock) for use in questions}
         greedy = torch.tensor([one.reward for one in found["greedy"]]) if "greedy" in found else None
-        age = drawn.step + 1 - version
-        return RolloutBatch(found["rollouts"], self.sampling.n, version, greedy, age, unpaid=unpaid)
+        return RolloutBatch(
+            *(found["rollouts"], self.sampling.n, version, greedy),
+            age=drawn.step + 1 - version,
+            unpaid=unpaid,
+            refilled=0 if self.refill else None,
+        )
 
     @property
     def _uses(self) -> dict[str, Sampling]:
@@ -310,13 +338,24 @@ class RolloutDataModule(LiveEngine):
     def _seeds(self, use: str, drawn: Drawn) -> list[int]:
         return [derived_seed(use, self.seed, drawn.step, drawn.first + q) for q in range(len(drawn.problems))]
 
-    def _draw(self, step: int, position: int) -> Drawn:
-        return self.drawing.of_step(step, position, self.run.global_rank, self.run.world_size)
+    def _draw(self, step: int) -> Drawn:
+        """This rank's share of the problems that come next."""
+        return self.drawing.of_step(step, self._next, self.run.global_rank, self.run.world_size, self.progress)
 
-    def _draw_anew(self, position: int, counts: Sequence[int], replaced: int) -> Drawn:
-        """For as many places of each rank, after so many others."""
-        before = self.drawing.count + replaced
-        return self.drawing.shared(self.run.current_epoch, position, counts, self.run.global_rank, before)
+    def _others(self, batch: RolloutBatch, step: int | None = None) -> Others | None:
+        """What takes the place of groups that agree in the batch of a step, by default of the one that is due."""
+        step = self.run.current_epoch if step is None else step
+
+        def draw(counts: Sequence[int], replaced: int) -> Drawn:
+            before = self.drawing.count + replaced
+            return self.drawing.shared(step, self._next, counts, self.run.global_rank, before, self.progress)
+
+        return others(batch, draw)
+
+    @property
+    def _next(self) -> int:
+        """Position of the training problem to be drawn next."""
+        return max(self.progress.position, self.upcoming.end)
 
     def _meant(self, problems: Sequence[Problem]) -> tuple[list[Problem], int]:
         """With answers as the reward can pay them; how many it cannot, of which the run's first is a warning."""
@@ -409,11 +448,12 @@ class RolloutDataModule(LiveEngine):
         self.reward_pool.give_up()
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"position": self.before if self.again() else self.position}
+        state = asdict(self.before if self.again() else self.progress)
         return state | ({"recording": self.recording.run} if self.recording and self.recording.write else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.position = state_dict["position"]
+        beyond = state_dict.get("beyond", ())  # which checkpoints of earlier versions lack
+        self.progress = Progress(state_dict["position"], tuple((begin, end) for begin, end in beyond))
         if self.recording is not None:
             self.recording.run = state_dict.get("recording", "")
 

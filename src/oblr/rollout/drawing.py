@@ -34,13 +34,40 @@ class Drawn:
         step: that they are trained in, counted from 0.
         problems: this rank's.
         first: place of the first of these among all ranks'.
-        end: position of the training problem after all ranks'.
+        begin, end: positions of training problems, between which are those of all ranks.
     """
 
     step: int
     problems: list[Problem]
     first: int
+    begin: int
     end: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Which training problems need not be drawn any more.
+
+    Attributes:
+        position: all before it.
+        beyond: [begin, end) of others, in their order: prompts that were drawn ahead are still to come before these.
+    """
+
+    position: int = 0
+    beyond: tuple[tuple[int, int], ...] = ()
+
+    def __contains__(self, position: int) -> bool:
+        return position < self.position or any(begin <= position < end for begin, end in self.beyond)
+
+    def after(self, drawn: Drawn) -> "Progress":
+        """With what was drawn."""
+        position, beyond = self.position, list[tuple[int, int]]()
+        for begin, end in sorted([*self.beyond, (drawn.begin, drawn.end)]):
+            if begin <= position:
+                position = max(position, end)
+            else:
+                beyond.append((begin, end))
+        return Progress(position, tuple(beyond))
 
 
 @dataclass(frozen=True)
@@ -68,16 +95,18 @@ class Drawing:
             found.append(self.train[place])
         return found
 
-    def problems(self, position: int) -> Iterator[tuple[Problem, int]]:
-        """From a position on, those that are not held out, each with the position after it.
+    def problems(self, position: int, progress: Progress = Progress()) -> Iterator[tuple[Problem, int]]:
+        """From a position on, those that are to be drawn and not held out, each with the position after it.
 
         Raises:
             SettingError: all are held out, or many in a row.
         """
         skipped = 0
         while True:
-            problem = self.train[position]
-            position += 1
+            place, position = position, position + 1
+            if place in progress:
+                continue
+            problem = self.train[place]
             if problem.prompt not in self.held_out:
                 skipped = 0
                 yield problem, position
@@ -87,16 +116,26 @@ class Drawing:
                     "data.train", f"{every} held out, as {problem.id}", "use other problems for training, or more kinds"
                 )
 
-    def of_step(self, step: int, position: int, rank: int = 0, ranks: int = 1) -> Drawn:
+    def of_step(
+        self, step: int, position: int, rank: int = 0, ranks: int = 1, progress: Progress = Progress()
+    ) -> Drawn:
         """A rank's share of the problems of a step, which begin at ``position``."""
-        return self.shared(step, position, [self.count // ranks] * ranks, rank)
+        return self.shared(step, position, [self.count // ranks] * ranks, rank, progress=progress)
 
-    def shared(self, step: int, position: int, counts: Sequence[int], rank: int = 0, before: int = 0) -> Drawn:
+    def shared(
+        self,
+        step: int,
+        position: int,
+        counts: Sequence[int],
+        rank: int = 0,
+        before: int = 0,
+        progress: Progress = Progress(),
+    ) -> Drawn:
         """A rank's of the next problems, of which the ranks have so many each.
 
         Args:
             before: problems of the step that were drawn before these.
         """
-        problems, ends = zip(*islice(self.problems(position), sum(counts)), strict=True)
+        problems, ends = zip(*islice(self.problems(position, progress), sum(counts)), strict=True)
         first = sum(counts[:rank])
-        return Drawn(step, list(problems[first:][: counts[rank]]), before + first, ends[-1])
+        return Drawn(step, list(problems[first:][: counts[rank]]), before + first, position, ends[-1])
