@@ -106,7 +106,7 @@ def test_a_resumed_run_sees_the_problems_of_an_uninterrupted_one_on_any_number_o
             resumed.load_state_dict(state)
             asked = []
             monkeypatch.setattr(RolloutDataModule, "run", Run(rank, ranks))
-            monkeypatch.setattr(resumed, "_scored", lambda problems, *_, asked=asked: asked.extend(problems) or [])
+            monkeypatch.setattr(resumed, "scored", lambda problems, *_, asked=asked: asked.extend(problems) or [])
             resumed.next_batch()
             yield from (p.id for p in asked)
 

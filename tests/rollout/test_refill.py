@@ -113,13 +113,13 @@ def check_trained(batches, whole):
 @pytest.mark.parametrize("refill", [1, 2, 50])
 def test_places_are_filled_where_rollouts_are_ahead(begun, whole, ahead, refill):
     data, drawn = begun(ahead, refill=refill, reward=of_some, train=MANY), []
-    made = data._batch
+    made = data.batch_of
 
     def noted(problems, *others):
         drawn.extend(problem.id for problem in problems.problems)
         return made(problems, *others)
 
-    data._batch = noted
+    data.batch_of = noted
     batches = taken(data)
     assert sorted(drawn, key=whole.index) == whole[: len(drawn)]  # none is left out, and none drawn twice
     assert data.progress.beyond == ()

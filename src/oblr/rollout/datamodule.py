@@ -6,27 +6,24 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from oblr.batch.types import Rollout, RolloutBatch, Sampling
 from oblr.data.distinct import check_distinct
-from oblr.data.ends import check_stop, stopped
-from oblr.data.prompts import check_ids, encode
+from oblr.data.ends import check_stop
 from oblr.errors import EngineDiedError, SettingError
 from oblr.kinds import Count, Few, Given, Natural, Part, Positive, Seed, Temperature, Word, checked
-from oblr.problem import Completion, Problem
+from oblr.problem import Problem
 from oblr.rewards.base import Reward
-from oblr.rewards.golds import Golds
 from oblr.rewards.pool import RewardPool
 from oblr.rewards.tryout import try_out
 from oblr.rollout.ahead import Groups, Told, UnderWay, Upcoming
 from oblr.rollout.drawing import Drawing, Drawn, ProblemSource, Progress
 from oblr.rollout.engine import Done, Engine, choose
-from oblr.rollout.live import LiveEngine
 from oblr.rollout.recording import Question, Recording
 from oblr.rollout.refill import Others, others
 from oblr.rollout.replies import ask
+from oblr.rollout.scored import ScoredEngine
 from oblr.rollout.versions import mean_age
 from oblr.run.randomness import derived_seed
 from oblr.run.timing import Stopwatch
@@ -38,7 +35,7 @@ PROBES, PROBE_TOKENS = 32, 8
 
 
 @checked("rollout")
-class RolloutDataModule(LiveEngine):
+class RolloutDataModule(ScoredEngine):
     """Samples ``group_size`` responses to each of ``prompts_per_step`` prompts, once per epoch.
 
     Args:
@@ -96,7 +93,12 @@ class RolloutDataModule(LiveEngine):
         recording: Annotated[Recording | None, Part("oblr.rollout", optional=True)] = None,
         vocabulary: Given[int | None] = None,
     ):
-        super().__init__(choose(engine, engines), restarts, sync_timeout, seed, vocabulary)
+        super().__init__(
+            *(choose(engine, engines), restarts, sync_timeout, seed, vocabulary),
+            Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop)),
+            *(tokenizer, max_model_len, reward, reward_pool, recording),
+        )
+        check_stop("rollout.stop", stop, tokenizer)
         replayed = recording is not None and recording.replay  # the engine is not asked then
         if ahead and not (self.engine.apart or replayed):
             raise SettingError(
@@ -121,20 +123,12 @@ class RolloutDataModule(LiveEngine):
         self.upcoming = Upcoming(ahead + 1 if in_flight else 1)
         if in_flight:
             self.engine.in_flight = True
-        self.train, self.reward, self.tokenizer = train, reward, tokenizer
+        self.train = train
         self.held_out = [held_out[i] for i in range(len(held_out))]
         self.drawing = Drawing(train, {problem.prompt for problem in self.held_out}, prompts_per_step)
         self.notes = [note for source in (train, held_out) for note in getattr(source, "notes", ())]
-        check_stop("rollout.stop", stop, tokenizer)
-        self.sampling = Sampling(group_size, temperature, max_new_tokens, tuple(end_ids), stop=tuple(stop))
-        self.max_model_len = max_model_len
         self.progress = self.before = Progress()  # in the training problems; and when the last batch was asked for
         self.again: Callable[[], bool] = lambda: False  # whether the problems of that batch are to be sampled anew
-        self.greedy = False  # whether a greedy response to each prompt is to be sampled as well
-        self.reward_pool = reward_pool(reward)
-        self.recording = recording
-        self.golds = Golds(reward, self.reward_pool, tokenizer.encode)
-        self.warned = False  # of one of them
         self.first = self.drawing.first()
         for name, problems in (("data.train", self.first), ("data.held_out", self.held_out)):
             self.notes += check_distinct(problems, [tuple(self.encode(problem)) for problem in problems], name)
@@ -174,6 +168,8 @@ class RolloutDataModule(LiveEngine):
             batch = self._sample(self._draw(self.run.current_epoch))
         while refills < self.refill and (found := self._others(batch)):
             batch, refills = batch.refilled_with(self._sample(found.drawn), found.places, found.replaced), refills + 1
+        if self.refill:
+            batch = replace(batch, refilled=batch.refilled or 0)
         if batch.age and self.of_several:
             batch = replace(batch, token_age=mean_age(batch, self.weight_version))
         scored = self._scored_ahead()
@@ -188,9 +184,9 @@ class RolloutDataModule(LiveEngine):
 
     def _sample(self, drawn: Drawn) -> RolloutBatch:
         """A batch of the policy as it is."""
-        questions = self._questions(drawn)
-        version, asks = self._asks(drawn, questions, lambda question, done: self.generate(*question, done))
-        batch = self._batch(drawn, version, questions, asks, self.clock)
+        questions = self.questions(drawn)
+        version, asks = self.asks(drawn, questions, lambda question, done: self.generate(*question, done))
+        batch = self.batch_of(drawn, version, questions, asks, self.clock)
         self.progress = self.progress.after(drawn)
         return batch
 
@@ -283,60 +279,18 @@ class RolloutDataModule(LiveEngine):
             self.upcoming.batches.append(self._start(self._draw(step)))
 
     def _start(self, drawn: Drawn) -> UnderWay:
-        questions, clock = self._questions(drawn), Stopwatch()  # the run's is the main thread's
+        questions, clock = self.questions(drawn), Stopwatch()  # the run's is the main thread's
 
         def answered(question: Question, done: Done) -> Groups:
             return ask(self.engine, *question, self.vocabulary, done)
 
-        version, asks = self._asks(drawn, questions, answered)
+        version, asks = self.asks(drawn, questions, answered)
 
         def made(told: Mapping[str, Told]) -> RolloutBatch:
-            batch = self._batch(drawn, version, questions, {use: one.heard for use, one in told.items()}, clock)
+            batch = self.batch_of(drawn, version, questions, {use: one.heard for use, one in told.items()}, clock)
             return replace(batch, beside={"rollout": sum(one.seconds for one in told.values()), **clock.reset()})
 
         return self.upcoming.start(drawn, asks, made)
-
-    def _questions(self, drawn: Drawn) -> dict[str, Question]:
-        """The requests to the engine for a step, by what their responses are for: to train on, or greedy ones."""
-        prompts = [self.encode(problem) for problem in drawn.problems]
-        return {use: Question(prompts, sampling, self._seeds(use, drawn)) for use, sampling in self._uses.items()}
-
-    def _asks(
-        self, drawn: Drawn, questions: Mapping[str, Question], ask: Callable[[Question, Done], Groups]
-    ) -> tuple[int, dict[str, Callable[[Done], Groups]]]:
-        """Functions that answer the questions, by use, and the version of the weights they answer by. Collective."""
-        if self.recording is not None:
-            return self.recording.asks(drawn, self.weight_version, questions, ask)
-        return self.weight_version, {use: partial(ask, question) for use, question in questions.items()}
-
-    def _batch(
-        self,
-        drawn: Drawn,
-        version: int,
-        questions: Mapping[str, Question],
-        asks: Mapping[str, Callable[[Done], Groups]],
-        clock: Stopwatch,
-    ) -> RolloutBatch:
-        """Make a batch of the drawn problems, by weights of ``version``, of what ``asks`` give."""
-        with clock.phase("reward"):
-            problems, unpaid = self._meant(drawn.problems)
-        found = {use: self._scored(problems, questions[use], asks[use], clock) for use in questions}
-        greedy = torch.tensor([one.reward for one in found["greedy"]]) if "greedy" in found else None
-        return RolloutBatch(
-            *(found["rollouts"], self.sampling.n, version, greedy),
-            age=drawn.step + 1 - version,
-            unpaid=unpaid,
-            refilled=0 if self.refill else None,
-        )
-
-    @property
-    def _uses(self) -> dict[str, Sampling]:
-        """How responses to each problem are sampled, by what they are for."""
-        greedy = {"greedy": replace(self.sampling, n=1, temperature=0.0)} if self.greedy else {}
-        return {"rollouts": self.sampling} | greedy
-
-    def _seeds(self, use: str, drawn: Drawn) -> list[int]:
-        return [derived_seed(use, self.seed, drawn.step, drawn.first + q) for q in range(len(drawn.problems))]
 
     def _draw(self, step: int) -> Drawn:
         """This rank's share of the problems that come next."""
@@ -357,16 +311,6 @@ class RolloutDataModule(LiveEngine):
         """Position of the training problem to be drawn next."""
         return max(self.progress.position, self.upcoming.end)
 
-    def _meant(self, problems: Sequence[Problem]) -> tuple[list[Problem], int]:
-        """With answers as the reward can pay them; how many it cannot, of which the run's first is a warning."""
-        read = self.golds.read(problems)
-        unpaid = [problem for problem in problems if not self.golds.pays(problem)]
-        if unpaid and not self.warned:
-            self.warned = True
-            first = unpaid[0]
-            log.warning(f"no response to problem {first.id} can be right: its answer is {first.answer!r:.80}")
-        return read, len(unpaid)
-
     def rollouts(self, problems: Sequence[Problem], sampling: Sampling, seeds: Sequence[int]) -> list[Rollout]:
         """Sample and score ``sampling.n`` responses of the policy to each problem; all ranks call it together.
 
@@ -379,27 +323,7 @@ class RolloutDataModule(LiveEngine):
         with self.clock.phase("rollout"):
             self.upcoming.finish()
         question = Question([self.encode(problem) for problem in problems], sampling, seeds)
-        return self._scored(problems, question, partial(self.generate, *question), self.clock)
-
-    def _scored(
-        self, problems: Sequence[Problem], question: Question, sample: Callable[[Done], Groups], clock: Stopwatch
-    ) -> list[Rollout]:
-        """Score the responses that ``sample`` gives, each as it ends, while others are sampled."""
-        n = question.sampling.n
-
-        def read(place: int, completion: Completion) -> tuple[Problem, str, Completion]:
-            completion, text = stopped(self.tokenizer, completion, question.sampling)
-            return problems[place // n], text, completion
-
-        with self.reward_pool.scoring(read) as scoring:
-            groups = sample(lambda q, j, one: scoring.add(q * n + j, one))
-            with clock.phase("reward"):  # what is left of it
-                scored = scoring.scored([completion for group in groups for completion in group])
-        prompts = [list(prompt) for prompt in question.prompts]
-        return [
-            Rollout(problem, prompts[place // n], completion, text, verdict.reward, verdict.outcome, verdict.parts)
-            for place, ((problem, text, completion), verdict) in enumerate(scored)
-        ]
+        return self.scored(problems, question, partial(self.generate, *question), self.clock)
 
     def generate(
         self,
@@ -416,19 +340,6 @@ class RolloutDataModule(LiveEngine):
             with self.clock.phase("rollout"):
                 self.upcoming.settle()
         return super().generate(prompts, sampling, seeds, done)
-
-    def encode(self, problem: Problem) -> list[int]:
-        """Token ids of the prompt; raises SettingError where nothing can go on from it."""
-        ids = encode(self.tokenizer, problem.prompt)
-        check_ids(ids, problem.id, self.vocabulary)
-        if len(ids) + self.sampling.max_new_tokens > self.max_model_len:
-            raise SettingError(
-                "rollout.max_model_len",
-                f"the prompt of problem {problem.id} has {len(ids)} tokens, which with "
-                f"rollout.max_new_tokens={self.sampling.max_new_tokens} exceeds {self.max_model_len}",
-                "shorten prompts or responses, or raise it up to the policy's context",
-            )
-        return ids
 
     def teardown(self, stage: str) -> None:
         self._end()
