@@ -16,6 +16,7 @@ the tasks that are complete. ``--quick``: a short run of each kind.
 
 import argparse
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from figures import ROOT, Estimate, Figure, write
 from training import TASKS, observed
 
 from doctor import BASE, Kept, kept
-from oblr.doctor.diagnosis import diagnose
+from oblr.doctor.diagnosis import TESTS
 from oblr.doctor.findings import rewards
 from oblr.statistics.log import StepRecord
 
@@ -55,8 +56,8 @@ class Place:
         return f"N={self.prompts}, G={self.group}, η₀={self.rate:g}"
 
     def advised(self, steps: Sequence[StepRecord]) -> "Place":
-        """What the first finding that is about these makes of them; these where none is."""
-        for finding in diagnose(steps):
+        """What the first finding that is about these makes of them, whatever else is found; these where none is."""
+        for finding in filter(None, (test(steps) for test in TESTS)):
             changes = [part.split("=", 1) for part in finding.fix.split() if part.split("=")[0] in SETTINGS]
             if changes and len(changes) == len(finding.fix.split()):
                 named = {SETTINGS[name]: float(value) for name, value in changes}
@@ -66,22 +67,73 @@ class Place:
 
 
 START = Place(4, 32, 0.0025)
-GRID = [
-    Place(prompts, STEP // prompts, rate)
-    for prompts, rate in itertools.product((32, 16, 8, 4), (0.005, 0.01, 0.02, 0.04))
-]
+
+
+def grid(rates: Sequence[float]) -> list[Place]:
+    """As many responses a step, in four shapes."""
+    return [Place(prompts, STEP // prompts, rate) for prompts, rate in itertools.product((32, 16, 8, 4), rates)]
+
+
+GRID = grid((0.005, 0.01, 0.02, 0.04))
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(ABC):
     """Runs of a task.
+
+    Attributes:
+        start: where the advice begins.
+    """
+
+    name: str
+    start: Place
+
+    @abstractmethod
+    def run(self, place: Place, seed: int) -> list[StepRecord]:
+        """The steps of a run."""
+
+    def late(self, place: Place, seed: int) -> float:
+        """Mean reward over the last quarter of a run's steps."""
+        return late([fmean(rewards([step])) for step in self.run(place, seed)])
+
+    def followed(self, seed: int) -> list[Place]:
+        """The settings that the advice leads through, the last of which is kept."""
+        places = [self.start]
+        while len(places) < ROUNDS:
+            advised = places[-1].advised(self.run(places[-1], seed))
+            if advised in places:
+                break
+            places.append(advised)
+        self.run(places[-1], seed)
+        return places
+
+    def best(self, seeds: Sequence[int], grid: Sequence[Place]) -> Place:
+        favourites = sorted(grid, key=lambda place: -self.late(place, TUNING))[:BEST]
+        return max(favourites, key=lambda place: fmean(self.late(place, seed) for seed in seeds))
+
+    def figures(self, seeds: Sequence[int], grid: Sequence[Place]) -> Iterator[Figure]:
+        ways, rival = {seed: self.followed(seed) for seed in seeds}, self.best(seeds, grid)
+        ends = [100 * self.late(ways[seed][-1], seed) for seed in seeds]
+        rivals = [100 * self.late(rival, seed) for seed in seeds]
+        begun = [100 * self.late(self.start, seed) for seed in seeds]
+        for title, values in (("the start", begun), ("advised", ends), (f"best of the grid, {rival.name}", rivals)):
+            middle, low, high = student(values)
+            yield Estimate(f"{self.name}: {title}: late reward", middle, "%", low=low, high=high)
+        middle, low, high = student([a - b for a, b in zip(ends, rivals, strict=True)])
+        title = f"{self.name}: advised, over the best of the grid"
+        yield Estimate(title, middle, "points", "≥ -1", middle >= -1, low=low, high=high)
+        yield Figure(f"{self.name}: runs on the way", fmean(len(way) for way in ways.values()), "")
+
+
+@dataclass(frozen=True)
+class PocketTask(Task):
+    """Runs of a task of experiment=pocket, which are kept.
 
     Attributes:
         horizon: full steps of each run.
         makes: whether runs that are missing are made.
     """
 
-    name: str
     folder: Path
     horizon: int
     makes: bool = True
@@ -97,38 +149,10 @@ class Task:
         overrides = [*BASE, *size, *rate, f"steps={count}", f"seed={seed}"]
         return kept(path, lambda part: observed(overrides, Kept(part), self.name))
 
-    def followed(self, seed: int) -> list[Place]:
-        """The settings that the advice leads through, the last of which is kept."""
-        places = [START]
-        while len(places) < ROUNDS:
-            advised = places[-1].advised(self.run(places[-1], seed))
-            if advised in places:
-                break
-            places.append(advised)
-        self.run(places[-1], seed)
-        return places
 
-    def best(self, seeds: Sequence[int], grid: Sequence[Place]) -> Place:
-        favourites = sorted(grid, key=lambda place: -late(self.run(place, TUNING)))[:BEST]
-        return max(favourites, key=lambda place: fmean(late(self.run(place, seed)) for seed in seeds))
-
-    def figures(self, seeds: Sequence[int], grid: Sequence[Place]) -> Iterator[Figure]:
-        ways, rival = {seed: self.followed(seed) for seed in seeds}, self.best(seeds, grid)
-        ends = [100 * late(self.run(ways[seed][-1], seed)) for seed in seeds]
-        rivals = [100 * late(self.run(rival, seed)) for seed in seeds]
-        begun = [100 * late(self.run(START, seed)) for seed in seeds]
-        for title, values in (("the start", begun), ("advised", ends), (f"best of the grid, {rival.name}", rivals)):
-            middle, low, high = student(values)
-            yield Estimate(f"{self.name}: {title}: late reward", middle, "%", low=low, high=high)
-        middle, low, high = student([a - b for a, b in zip(ends, rivals, strict=True)])
-        title = f"{self.name}: advised, over the best of the grid"
-        yield Estimate(title, middle, "points", "≥ -1", middle >= -1, low=low, high=high)
-        yield Figure(f"{self.name}: runs on the way", fmean(len(way) for way in ways.values()), "")
-
-
-def late(steps: Sequence[StepRecord]) -> float:
-    """Mean reward over the last quarter of the steps."""
-    return fmean(fmean(rewards([step])) for step in steps[-max(len(steps) // 4, 1) :])
+def late(means: Sequence[float]) -> float:
+    """The mean of the last quarter of a run's mean rewards."""
+    return fmean(means[-max(len(means) // 4, 1) :])
 
 
 def main() -> None:
@@ -143,10 +167,10 @@ def main() -> None:
         for file in folder.glob("*"):
             file.unlink()
         small = Place(2, 4, 0.01)
-        task = Task("pocket", folder, 1)
-        steps = task.run(small, 1)
-        return write("advice-quick", [Figure("late reward", late(steps), ""), Figure(small.advised(steps).name, 0, "")])
-    tasks = [Task(name, CACHE, HORIZON, not asked.kept) for name in TASKS if asked.only in (None, name)]
+        task = PocketTask("pocket", small, folder, 1)
+        advised = small.advised(task.run(small, 1))
+        return write("advice-quick", [Figure("late reward", task.late(small, 1), ""), Figure(advised.name, 0, "")])
+    tasks = [PocketTask(name, START, CACHE, HORIZON, not asked.kept) for name in TASKS if asked.only in (None, name)]
     share, shares = map(int, asked.share.split("/"))
     if shares > 1:
         for number, (task, seed) in enumerate(itertools.product(tasks, SEEDS)):

@@ -84,6 +84,15 @@ def test_a_gain_that_does_not_come():
     assert rate_large([replace(step, learning_rate=0.02 / step.gradient_square) for step in HEALTHY]) is None
 
 
+def test_a_small_rate_is_not_too_large_whatever_the_first_step_was_paid():
+    """The reward of the first steps has an error, too."""
+    for seed in range(20):
+        level = [
+            replace(step, learning_rate=1e-3 / step.gradient_square) for step in run(solved=lambda t: 0.5, seed=seed)
+        ]
+        assert rate_large(level) is None
+
+
 def ending(steps, at):
     """By an optimizer of any kind, with updates whose slope at their end is ``at`` on average."""
     return [replace(step, onward=at + 0.1 * math.sin(step.step), plain=False) for step in steps]

@@ -137,8 +137,9 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
     - the policy has broken (:func:`broke`), and half of the steps until then, signal alone, promised by first order
       more than half of the range of rewards: it would have broken without any noise;
     - in a policy that has not, where updates are ``−η ĝ``, the first-order gain ``Σ η_t (‖ĝ_t‖² − tr H/N)``, without
-      bias, promises a change of the mean reward; half of it comes at the best single step, all at a small one, none
-      where steps are twice too long. Said where less than a quarter comes, by the ends of both 95 % intervals;
+      bias, promises a change of the mean reward, from the first ten steps to the last ten; half of it comes at the
+      best single step, all at a small one, none where steps are twice too long. Said where a tenth of the range of
+      rewards is promised at least, and less than a quarter of it comes, by the ends of both 95 % intervals;
     - where it is known whether updates would still lead down where they end, by whatever optimizer, they lead up: the
       mean cosine of an update with the next ``−ĝ`` lies below 0, by a 95 % interval, or in a policy that has broken.
     """
@@ -155,16 +156,17 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
     gains = [(step.learning_rate or 0.0) * step.signal for step in steps]
     if not all(given) or not all(map(math.isfinite, gains)):
         return None
-    first, come = fmean(given[0]), mean([fmean(of) for of in given[-WINDOW:]])
-    middle = len(steps) - WINDOW // 2
-    promised = mean(gains[:middle])
-    least, most = promised.low * middle, (come.high - first)
-    if least <= 0 or most >= 0.25 * least:
+    means = [fmean(of) for of in given]
+    first, last, between = mean(means[:WINDOW]), mean(means[-WINDOW:]), gains[WINDOW // 2 : -(WINDOW // 2)]
+    promised, come = mean(between), last.value - first.value
+    least, most = promised.low * len(between), come + math.hypot(last.high - last.value, first.high - first.value)
+    spread = [one for of in given for one in of]
+    if least < 0.1 * (max(spread) - min(spread)) or most >= 0.25 * least:
         return None
     return _overshoot(
         steps,
-        f"the steps' first-order gain is {promised.value * middle:.2g} of reward, at least {least:.2g}; "
-        f"{come.value - first:.2g} has come, at most {most:.2g}",
+        f"the steps' first-order gain is {promised.value * len(between):.2g} of reward, at least {least:.2g}; "
+        f"{come:.2g} has come, at most {most:.2g}",
     )
 
 

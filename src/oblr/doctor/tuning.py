@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from oblr.doctor.findings import Finding, by_group, percent, rewards
@@ -20,6 +21,8 @@ HINDERED = 0.45
 WORTH = 0.1
 #: Responses of a group that no advice goes below: smaller groups die, and their baselines are noise.
 SMALL = 8
+#: What is left of the slope along an update, above which the rate limits the run and not the noise.
+UNDONE = 0.5
 #: Of the range of rewards: a policy that gains less a step hardly moves.
 SLOW = 0.01
 
@@ -34,6 +37,20 @@ def signal_share(steps: Sequence[StepRecord]) -> Interval:
     rates = [1.0 if step.learning_rate is None else step.learning_rate for step in known]
     clear = [rate * step.signal for rate, step in zip(rates, known, strict=True)]
     return ratio(clear, [rate * step.gradient_square for rate, step in zip(rates, known, strict=True)])
+
+
+def left_at_the_end(steps: Sequence[StepRecord]) -> Interval:
+    """``Σ ⟨ĝ_t, ĝ_{t+1}⟩ / Σ (‖ĝ_t‖² − tr H/N)`` of updates ``−η ĝ``, both without bias.
+
+    What is left, where an update ends, of the slope along it: nothing at the best single step η*, and ``1 − η/η*`` at
+    another, as far as J is quadratic on the way.
+    """
+    pairs = [
+        (later.onward * math.sqrt(step.gradient_square * later.gradient_square), step.signal)
+        for step, later in pairwise(steps)
+        if step.plain and later.onward is not None and math.isfinite(step.signal)
+    ]
+    return ratio([left for left, _ in pairs], [promised for _, promised in pairs])
 
 
 def split_noise(steps: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
@@ -79,13 +96,14 @@ def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
 
     Said where the 95 % interval of the signal's share of what the steps move lies below 20 %, so that doubling N would
     give a step 1.7 times its progress; or below 45 %, where noise has kept the run from its task: the policy broke
-    (:func:`~oblr.doctor.moving.broke`), or the mean reward does not rise, by the 95 % interval of its slope.
+    (:func:`~oblr.doctor.moving.broke`), or the mean reward does not rise, by the 95 % interval of its slope. Not said
+    where the rate is what limits it: noise of small steps cancels from step to step.
     """
     found = signal_share(steps)
     broken = broke(steps) is not None
     means = [fmean(known) for step in steps if (known := rewards([step]))]
     idle = broken or (len(means) >= LEAST and slope(means).low <= 0 and not solved(steps))
-    if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY):
+    if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY) or left_at_the_end(steps).value > UNDONE:
         return None
     count, responses = steps[-1].moments.n_groups, len(steps[-1].responses)
     return Finding(
@@ -230,27 +248,39 @@ def easy_groups(steps: Sequence[StepRecord]) -> Finding | None:
 
 
 def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
-    """Steps are clear, and hardly move the policy.
+    """Steps hardly move the policy.
 
-    Where steps of the later half are mostly signal (the 95 % interval of its share lies above 40 %), noise does not
-    limit the rate; and where the mean reward rises by less than a hundredth of its range a step, by the upper end of a
-    95 % interval of its slope, and is not near its end, the policy hardly moves.
+    Said of one that has not solved its task, by one of two signs:
+
+    - steps of the later half are mostly signal (the 95 % interval of its share lies above 40 %), so that noise does
+      not limit the rate; and the mean reward rises by less than a hundredth of its range a step, by the upper end of a
+      95 % interval of its slope;
+    - where updates are ``−η ĝ``, more than half of what their gradients promise is left where they end
+      (:func:`left_at_the_end`), and something by the lower end of its 95 % interval. The rate that is advised leaves
+      nothing; it is four times as large at most.
     """
-    later = steps[len(steps) // 2 :]
-    clear = signal_share(later)
-    means, given = [fmean(known) for step in steps if (known := rewards([step]))], rewards(steps)
-    if len(steps) < LEAST or not given or max(given) == min(given) or not clear.low > 0.4:
+    given = rewards(steps)
+    if len(steps) < LEAST or not given or max(given) == min(given) or solved(steps):
         return None
-    wide, rise = max(given) - min(given), slope(means)
-    if rise.high >= SLOW * wide or solved(steps):
+    clear, left = signal_share(steps[len(steps) // 2 :]), left_at_the_end(steps)
+    rise = slope([fmean(known) for step in steps if (known := rewards([step]))])
+    factor = 4.0
+    if left.value > UNDONE and left.low > 0:
+        factor = min(1 / (1 - left.value), factor) if left.value < 1 else factor
+        why = f"{percent(left.value)} of what updates promise is left where they end, at least {percent(left.low)}"
+    elif clear.low > 0.4 and rise.high < SLOW * (max(given) - min(given)):
+        why = (
+            f"{percent(clear.value)} of what the later steps move is signal, at least {percent(clear.low)}; the mean "
+            f"reward rises by {rise} a step"
+        )
+    else:
         return None
-    rate = 4 * max(step.learning_rate or 0.0 for step in steps)
+    rate = factor * max(step.learning_rate or 0.0 for step in steps)
     return Finding(
         "rate_small",
         "tuning",
-        "The learning rate is too small: the gradients are clear, and the steps hardly move the policy.",
-        f"{percent(clear.value)} of what the later steps move is signal, at least {percent(clear.low)}; the mean "
-        f"reward rises by {rise} a step",
+        "The learning rate is too small: the steps hardly move the policy.",
+        why,
         "likely",
         f"eta0={rate:.2g}",
         f"learning_rate={rate:.2g}",
