@@ -6,7 +6,7 @@ import pytest
 from short_forms import check
 
 NAMES = ["along", "bounds", "estimators", "history", "horizon", "lost", "old", "overshoot", "ratios", "recomputed"]
-NAMES += ["advice", "lags", "pretrained", "prior", "results", "second_update", "tasks", "tiers"]
+NAMES += ["advice", "advice_exact", "lags", "pretrained", "prior", "results", "second_update", "tasks", "tiers"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -124,6 +124,28 @@ def test_two_forward_passes_before_a_backward_pass():
             sum(loss_of(lm, ids[rows], MASK[rows], COEFFICIENTS[rows]) for rows in HALVES).backward()
 
 
+@pytest.mark.parametrize("without", [0, 1])
+def test_a_layer_that_one_pass_leaves_out(without):
+    """As layers that are dropped at random do."""
+    lm = tiny_model(True)
+    ids, mlp, left_out = tokens(lm), lm.model.layers[0].mlp, False
+    forward = mlp.forward
+    mlp.forward = lambda x: torch.zeros_like(x) if left_out else forward(x)
+    alone = []
+    for i in range(ROWS):
+        left_out = i // 4 == without
+        loss_of(lm, ids[i : i + 1], MASK[i : i + 1], COEFFICIENTS[i : i + 1]).backward()
+        alone.append(
+            torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in lm.parameters()])
+        )
+        lm.zero_grad()
+    with GradientStatistics(lm, group_size=GROUP) as statistics:
+        for number, rows in enumerate(HALVES):
+            left_out = number == without
+            loss_of(lm, ids[rows], MASK[rows], COEFFICIENTS[rows]).backward()
+        check(statistics.step(), torch.stack(alone).double(), HALVES)
+
+
 def test_adapters_alone_are_trained():
     lm = tiny_model(True)
     adapt(lm)
