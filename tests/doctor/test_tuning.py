@@ -134,6 +134,12 @@ def test_a_rate_far_below_the_best_is_small_and_the_noise_is_not_what_limits_it(
     assert rate_small(changed(small, plain=False)) is None
 
 
+def test_steps_that_a_schedule_shortens_are_small_on_purpose():
+    whole, short = quadratic(1.0, noise=2.0), quadratic(0.1, noise=2.0, seed=1)
+    assert rate_small(short) is not None
+    assert rate_small([*whole, *short]) is None
+
+
 def test_a_few_long_steps():
     steps = run(count=60)
     long = [replace(step, gradient_square=step.gradient_square * (100 if step.step % 20 == 0 else 1)) for step in steps]

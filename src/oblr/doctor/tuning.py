@@ -40,17 +40,18 @@ def signal_share(steps: Sequence[StepRecord]) -> Interval:
 
 
 def left_at_the_end(steps: Sequence[StepRecord]) -> Interval:
-    """``Σ ⟨ĝ_t, ĝ_{t+1}⟩ / Σ (‖ĝ_t‖² − tr H/N)`` of updates ``−η ĝ``, both without bias.
+    """``Σ η ⟨ĝ_t, ĝ_{t+1}⟩ / Σ η (‖ĝ_t‖² − tr H/N)`` of updates ``−η ĝ``, both without bias.
 
     What is left, where an update ends, of the slope along it: nothing at the best single step η*, and ``1 − η/η*`` at
-    another, as far as J is quadratic on the way.
+    another, as far as J is quadratic on the way. Weighted with the rates, since steps that a schedule shortens are
+    small on purpose.
     """
     pairs = [
-        (later.onward * math.sqrt(step.gradient_square * later.gradient_square), step.signal)
+        (step.learning_rate * later.onward * math.sqrt(step.gradient_square * later.gradient_square), step)
         for step, later in pairwise(steps)
-        if step.plain and later.onward is not None and math.isfinite(step.signal)
+        if step.plain and step.learning_rate and later.onward is not None and math.isfinite(step.signal)
     ]
-    return ratio([left for left, _ in pairs], [promised for _, promised in pairs])
+    return ratio([left for left, _ in pairs], [(step.learning_rate or 0.0) * step.signal for _, step in pairs])
 
 
 def split_noise(steps: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
@@ -254,7 +255,7 @@ def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
 
     - steps of the later half are mostly signal (the 95 % interval of its share lies above 40 %), so that noise does
       not limit the rate; and the mean reward rises by less than a hundredth of its range a step, by the upper end of a
-      95 % interval of its slope;
+      95 % interval of its slope. Not said where it is known that less than half of the slope along updates is left;
     - where updates are ``−η ĝ``, more than half of what their gradients promise is left where they end
       (:func:`left_at_the_end`), and something by the lower end of its 95 % interval. The rate that is advised leaves
       nothing; it is four times as large at most.
@@ -268,7 +269,7 @@ def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
     if left.value > UNDONE and left.low > 0:
         factor = min(1 / (1 - left.value), factor) if left.value < 1 else factor
         why = f"{percent(left.value)} of what updates promise is left where they end, at least {percent(left.low)}"
-    elif clear.low > 0.4 and rise.high < SLOW * (max(given) - min(given)):
+    elif clear.low > 0.4 and rise.high < SLOW * (max(given) - min(given)) and not left.high < UNDONE:
         why = (
             f"{percent(clear.value)} of what the later steps move is signal, at least {percent(clear.low)}; the mean "
             f"reward rises by {rise} a step"
