@@ -83,7 +83,7 @@ class UnderWay:
         """The batch, with others in the place of groups that agree, once it is scored.
 
         Raises:
-            EngineDiedError: tokens are of weights from before they were asked for, or ``newest`` is none as new.
+            EngineDiedError: tokens are of older weights than those that they were asked of, or newer than ``newest``.
         """
         for one in self.parts:
             for told in one.told.values():
