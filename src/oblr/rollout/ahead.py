@@ -72,7 +72,7 @@ class UnderWay:
 
     @property
     def asked(self) -> list[Future[Groups]]:
-        """What the engine is asked for."""
+        """The engine's answers to all that it is asked for."""
         return [told.groups for one in self.parts for told in one.told.values()]
 
     @property

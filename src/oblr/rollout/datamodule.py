@@ -212,7 +212,7 @@ class RolloutDataModule(ScoredEngine):
         return batch, len(due.refills)
 
     def _result(self, under_way: UnderWay) -> RolloutBatch | None:
-        """What is under way, when all ranks have theirs; None where all is lost with the engine."""
+        """The scored batch of ``under_way``, when all ranks have theirs; None where all is lost with the engine."""
         try:
             with self.clock.phase("rollout"):
                 return self._together(lambda: under_way.result(self.weight_version))
@@ -297,7 +297,7 @@ class RolloutDataModule(ScoredEngine):
         return self.drawing.of_step(step, self._next, self.run.global_rank, self.run.world_size, self.progress)
 
     def _others(self, batch: RolloutBatch, step: int | None = None) -> Others | None:
-        """What takes the place of groups that agree in the batch of a step, by default of the one that is due."""
+        """Problems in place of those whose groups agree, in the batch of a step, by default of the one that is due."""
         step = self.run.current_epoch if step is None else step
 
         def draw(counts: Sequence[int], replaced: int) -> Drawn:

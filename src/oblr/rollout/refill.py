@@ -14,7 +14,7 @@ from oblr.run.ranks import of_run
 
 
 class Others(NamedTuple):
-    """What takes the place of groups that agree.
+    """Problems that take the place of those whose groups agree.
 
     Attributes:
         places: of such groups on this rank.
