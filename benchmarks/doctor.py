@@ -27,10 +27,8 @@ from figures import ROOT, Figure, at_least, at_most, parser, write
 from lightning import Trainer
 from training import observed
 
-from callbacks.doctor import plain, record
+from callbacks.doctor import Doctor
 from callbacks.grad_stats import GradStats
-from callbacks.observer import Observer
-from callbacks.rollouts import alike
 from oblr.batch.types import ResponseTokens, Rollout, RolloutBatch, StepStatistics
 from oblr.doctor.diagnosis import diagnose
 from oblr.doctor.findings import Finding
@@ -186,10 +184,11 @@ FAULTS = {
 HEALTHY = "healthy"
 
 
-class Kept(Observer):
+class Kept(Doctor):
     """Writes the statistics of every step."""
 
     def __init__(self, path: Path):
+        super().__init__(every=STEPS)
         self.path, self.stats = path, GradStats(4)
 
     def on_rollouts(self, trainer: Trainer, policy: PolicyModule, batch: RolloutBatch) -> None:
@@ -197,7 +196,8 @@ class Kept(Observer):
 
     def on_step(self, trainer: Trainer, policy: PolicyModule, stats: StepStatistics) -> None:
         self.stats.on_step(trainer, policy, stats)
-        append(self.path, record(stats, trainer.current_epoch + 1, plain(policy), alike(policy)))
+        super().on_step(trainer, policy, stats)
+        append(self.path, self.steps[-1])
 
 
 def path_of(name: str, seed: int, folder: Path) -> Path:

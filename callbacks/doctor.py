@@ -34,8 +34,7 @@ PROJECTIONS = 16
 class Doctor(Observer):
     """Warns where an illness shows, each once, and says at the end what was found.
 
-    A resumed run knows the steps since, and the way of the last update. Under optimizers other than plain SGD it logs
-    ``monitor/onward``, see :class:`Ways`.
+    A resumed run knows the steps since, and the way of the last update. It logs ``monitor/onward``, see :class:`Ways`.
 
     Args:
         every: steps between two looks.
@@ -73,10 +72,7 @@ class Doctor(Observer):
 
 
 class Ways:
-    """Whether updates would still lead down where they have ended, by projections of parameters and gradients.
-
-    Under plain SGD the gradients' own moments tell enough, and nothing is looked at.
-    """
+    """Whether updates would still lead down where they have ended, by projections of parameters and gradients."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -99,8 +95,6 @@ class Ways:
 
     def look(self, policy: PolicyModule) -> None:
         """Before an update is made. Collective where parameters are shards."""
-        if plain(policy):
-            return
         names: dict[Tensor, str] = {p: name for name, p in policy.named_parameters() if p.requires_grad}
         self.sharded = any(map(is_sharded, names))
         rank = of_run().rank if self.sharded else 0

@@ -31,18 +31,15 @@ class Exact(L.Callback):
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
 def test_it_is_the_cosine_of_the_update_with_the_next_descent(tmp_path, monkeypatch, optimizer):
-    """With as many projections as numbers. Under plain SGD nobody looks."""
+    """With as many projections as numbers."""
     monkeypatch.setattr(doctor, "PROJECTIONS", 4096)
     watched = Doctor()
     exact = Exact(watched)
     settings = {"schedule": ConstantSchedule(1e-3), "bound": 1e3, "optimizer": optimizer}
     take_steps(tmp_path, make_batch(tmp_path, True), steps=3, observers=(watched, exact), **settings)
     found, expected = zip(*exact.pairs, strict=True)
-    if optimizer is torch.optim.SGD:
-        assert found == (None, None)
-    else:
-        assert found == pytest.approx(expected, abs=1e-3)
-        assert [step.onward for step in watched.steps] == [None, *found]
+    assert found == pytest.approx(expected, abs=1e-3)
+    assert [step.onward for step in watched.steps] == [None, *found]
 
 
 @pytest.mark.wide

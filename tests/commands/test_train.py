@@ -85,7 +85,7 @@ def test_tensorboard_has_every_number_and_what_it_means(demo):
         assert text == (f"{meaning(own)} {governed}." if own == "train/lr" else meaning(own))
     of_others = {"eval/greedy_reward", "eval/sampled_reward", "eval/*_low", "eval/*_high", "eval/*"}
     patterns = {next(pattern for pattern in TAGS if fnmatchcase(tag, pattern)) for tag in curves}
-    of_other_settings = {"rollout/refilled", "monitor/onward", "time/ahead_rollout", "time/ahead_reward"}
+    of_other_settings = {"rollout/refilled", "time/ahead_rollout", "time/ahead_reward"}
     assert patterns == TAGS.keys() - of_others - of_other_settings
     for tag, (steps, values) in curves.items():
         written = events.Tensors("run", tag)

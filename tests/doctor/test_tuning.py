@@ -134,6 +134,14 @@ def test_a_rate_far_below_the_best_is_small_and_the_noise_is_not_what_limits_it(
     assert rate_small(changed(small, plain=False)) is None
 
 
+def test_what_is_hardly_known_to_be_left_hides_no_noise():
+    few = quadratic(1.0, noise=12.0, pairs=20, seed=2)
+    left = left_at_the_end(few)
+    assert left.value > 1
+    assert left.low < 0
+    assert few_prompts(few) is not None
+
+
 def test_steps_that_a_schedule_shortens_are_small_on_purpose():
     whole, short = quadratic(1.0, noise=2.0), quadratic(0.1, noise=2.0, seed=1)
     assert rate_small(short) is not None

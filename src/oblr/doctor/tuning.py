@@ -54,6 +54,11 @@ def left_at_the_end(steps: Sequence[StepRecord]) -> Interval:
     return ratio([left for left, _ in pairs], [(step.learning_rate or 0.0) * step.signal for _, step in pairs])
 
 
+def is_undone(left: Interval) -> bool:
+    """Whether the rate limits a run: more than half of the slope is left where updates end, and surely some."""
+    return left.value > UNDONE and left.low > 0
+
+
 def split_noise(steps: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
     """Of each step where it is known: tr H, the noise of a prompt's gradient, and its part of sampling responses."""
     known = [step for step in steps if math.isfinite(step.noise) and math.isfinite(step.noise_within)]
@@ -98,13 +103,13 @@ def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
     Said where the 95 % interval of the signal's share of what the steps move lies below 20 %, so that doubling N would
     give a step 1.7 times its progress; or below 45 %, where noise has kept the run from its task: the policy broke
     (:func:`~oblr.doctor.moving.broke`), or the mean reward does not rise, by the 95 % interval of its slope. Not said
-    where the rate is what limits it: noise of small steps cancels from step to step.
+    where the rate is what limits it (:func:`is_undone`): noise of small steps cancels from step to step.
     """
     found = signal_share(steps)
     broken = broke(steps) is not None
     means = [fmean(known) for step in steps if (known := rewards([step]))]
     idle = broken or (len(means) >= LEAST and slope(means).low <= 0 and not solved(steps))
-    if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY) or left_at_the_end(steps).value > UNDONE:
+    if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY) or is_undone(left_at_the_end(steps)):
         return None
     count, responses = steps[-1].moments.n_groups, len(steps[-1].responses)
     return Finding(
@@ -257,8 +262,7 @@ def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
       not limit the rate; and the mean reward rises by less than a hundredth of its range a step, by the upper end of a
       95 % interval of its slope. Not said where it is known that less than half of the slope along updates is left;
     - where updates are ``−η ĝ``, more than half of what their gradients promise is left where they end
-      (:func:`left_at_the_end`), and something by the lower end of its 95 % interval. The rate that is advised leaves
-      nothing; it is four times as large at most.
+      (:func:`is_undone`). The rate that is advised leaves nothing; it is four times as large at most.
     """
     given = rewards(steps)
     if len(steps) < LEAST or not given or max(given) == min(given) or solved(steps):
@@ -266,7 +270,7 @@ def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
     clear, left = signal_share(steps[len(steps) // 2 :]), left_at_the_end(steps)
     rise = slope([fmean(known) for step in steps if (known := rewards([step]))])
     factor = 4.0
-    if left.value > UNDONE and left.low > 0:
+    if is_undone(left):
         factor = min(1 / (1 - left.value), factor) if left.value < 1 else factor
         why = f"{percent(left.value)} of what updates promise is left where they end, at least {percent(left.low)}"
     elif clear.low > 0.4 and rise.high < SLOW * (max(given) - min(given)) and not left.high < UNDONE:

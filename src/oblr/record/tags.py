@@ -50,7 +50,7 @@ TAGS = {
     "monitor/lr_factor": "η_t/η₀ under the SNR and noise schedules, a decay apart; a warning comes where it collapses.",
     "monitor/effective_sample_size*": "(Σw)²/Σw² of a group's weights over G: 1 where all responses weigh alike.",
     "monitor/own_sample_dependence": "How far the baseline of a response moves with its own reward: not 0 is a bias.",
-    "monitor/onward": "Cosine of the last update with the next −ĝ, if not by plain SGD: below 0 updates go too far.",
+    "monitor/onward": "Cosine of the last update with the next −ĝ: below 0 on the mean, updates go too far.",
     "monitor/entropy_share": "Moving average of the entropy over that of the first step.",
     "time/step": "Seconds of the whole step.",
     "time/ahead_rollout": "Seconds that the engine sampled this batch for, while the policy trained (rollout.ahead).",

@@ -29,7 +29,7 @@ ranks know alike. P: the policy's parameters. M: parts of micro-batches, of whic
 | … with copies | sharded: own shards of the gradients, between copies, as often as those are summed within one | |
 | … in one pass | sharded: the head's weight; for each use of a parameter its gradient | M (tied: 2 M); M each |
 | ``moments`` | sharded: ‖ĝ‖² and Σ‖g_q‖²; else each gradient, then Σ‖g_q‖² | 1; P + 1 |
-| ``Doctor``, before the optimizer | sharded, and not plain SGD: the way of the last update | 1 |
+| ``Doctor``, before the optimizer | sharded: the way of the last update | 1 |
 | statistics of the step | all that is known of responses; rewards of greedy ones, if there are | 1; 0 or 1 |
 | … that is refused | the problems' names, as objects; no more updates, nothing to ``learn`` | 1 |
 | ``learn`` | what the baseline adds up, if any rank has weights | 0 to 2 |
