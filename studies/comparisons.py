@@ -21,9 +21,3 @@ def student(*strata: Sequence[float]) -> Interval:
     freedom = square**2 / sum(part**2 / (len(values) - 1) for part, values in zip(squares, data, strict=True))
     half = float(scipy.stats.t.ppf(0.975, freedom) * np.sqrt(square))
     return Interval(mean, mean - half, mean + half)
-
-
-def probability_of_improvement(values: Sequence[float], rivals: Sequence[float]) -> float:
-    """``P(X > Y)`` over all pairs, a tie being half a win (arXiv 2108.13264)."""
-    gaps = np.subtract.outer(np.asarray(values, dtype=float), np.asarray(rivals, dtype=float))
-    return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())

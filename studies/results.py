@@ -14,7 +14,7 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
 - **Accuracy** is sampled, on 256 held-out problems, after the last step. Training problems are never the same either:
   late reward is their mean over the last quarter of the steps, of far more samples; area is the mean over all. Each is
   a mean over seeds with Student's 95 % interval: five seeds are too few for percentiles of a bootstrap. Differences to
-  a rival are taken seed by seed. P is the chance that a run beats a run of the rival.
+  a rival are taken seed by seed.
 - **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; it is the median over
   seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
   two of a seed had different numbers of threads, no CPU times are compared.
@@ -29,11 +29,11 @@ results of its own.
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, median
+from statistics import median
 
 import kept
 import neighbours  # noqa: F401
-from comparisons import probability_of_improvement, student
+from comparisons import student
 from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, final, late
 from curves import draw
 from figures import ROOT, Estimate, Figure, write
@@ -231,7 +231,6 @@ def case_figures(
     """A row of the table: what it reached, and against rivals on the same seeds; cost is over the constant rate's."""
     if rate is not None:
         yield Figure(f"{case.name}: η₀", rate, "tuned")
-    yield Figure(f"{case.name}: mean learning rate", mean(step for record in records for step in record.lr), "")
     for name, measure in MEASURES.items():
         yield over_seeds(f"{case.name}: {name}", "%", [100 * measure(record) for record in records])
         for rival, theirs in rivals.items():
@@ -240,8 +239,6 @@ def case_figures(
             if measure is late:
                 ahead = sum(gap > 0 for gap in gaps)
                 yield Figure(f"{case.name}: seeds whose {name} is ahead of {rival}", ahead, f"of {len(gaps)}")
-    chance = probability_of_improvement(*([final(run) for run in group] for group in (records, constant)))
-    yield Figure(f"{case.name}: P of a higher final accuracy", chance, "")
 
     def cost(of: Callable[[Record], float], pairs: Sequence[tuple[Record, Record]]) -> float:
         return median(of(run) / of(other) for run, other in pairs)
