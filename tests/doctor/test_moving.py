@@ -1,8 +1,7 @@
-import math
 from dataclasses import replace
 
 import pytest
-from doctored import changed, responses, run
+from doctored import fallen, responses, run
 
 from oblr.doctor.moving import (
     broke,
@@ -10,7 +9,6 @@ from oblr.doctor.moving import (
     one_hand,
     one_response,
     policy_broke,
-    rate_large,
     solved,
     truncated,
 )
@@ -51,12 +49,6 @@ def test_a_step_that_is_long_because_of_many_or_was_shortened_is_not_its():
     assert one_response(pulled(30, alignment=0.3)) is None
 
 
-def fallen(to=0.01, until=32, gain=0.1):
-    """The policy can nothing in the steps from 13 on; each step has promised this gain."""
-    steps = run(solved=lambda t: to if 12 <= t < until else 0.6)
-    return [replace(step, learning_rate=gain / (step.gradient_square + 1e-9)) for step in steps]
-
-
 def test_a_policy_that_breaks():
     assert broke(fallen()) == 11
     found = policy_broke(fallen())
@@ -68,43 +60,6 @@ def test_a_bad_step_and_a_slow_decline_break_nothing():
     assert broke(HEALTHY) is None
     assert broke(fallen(until=14)) is None
     assert broke(run(solved=lambda t: 0.9 - 0.02 * t)) is None
-
-
-def test_steps_that_promise_more_than_there_is():
-    found = rate_large(fallen(gain=3.0))
-    assert found is not None
-    assert "eta0=" in found.fix
-    assert rate_large(fallen(gain=0.1)) is None
-    assert rate_large(changed(fallen(gain=3.0), plain=False)) is None
-
-
-def test_a_gain_that_does_not_come():
-    level = [replace(step, learning_rate=0.1 / step.gradient_square) for step in run(solved=lambda t: 0.5)]
-    assert rate_large(level) is not None
-    assert rate_large([replace(step, learning_rate=0.02 / step.gradient_square) for step in HEALTHY]) is None
-
-
-def test_a_small_rate_is_not_too_large_whatever_the_first_step_was_paid():
-    """The reward of the first steps has an error, too."""
-    for seed in range(20):
-        level = [
-            replace(step, learning_rate=1e-3 / step.gradient_square) for step in run(solved=lambda t: 0.5, seed=seed)
-        ]
-        assert rate_large(level) is None
-
-
-def ending(steps, at):
-    """By an optimizer of any kind, with updates whose slope at their end is ``at`` on average."""
-    return [replace(step, onward=at + 0.1 * math.sin(step.step), plain=False) for step in steps]
-
-
-def test_updates_that_end_where_they_lead_up():
-    """A policy that has broken needs less to be said of it."""
-    assert rate_large(ending(HEALTHY, -0.1)) is not None
-    assert rate_large(ending(HEALTHY, -0.01)) is None
-    assert rate_large(ending(HEALTHY, 0.1)) is None
-    assert rate_large(ending(fallen(), -0.01)) is not None
-    assert rate_large(ending(fallen(), 0.01)) is None
 
 
 def quiet(steps, last):

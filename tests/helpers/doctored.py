@@ -91,6 +91,12 @@ def _step(
     )
 
 
+def fallen(to: float = 0.01, until: int = 32, gain: float = 0.1) -> list[StepRecord]:
+    """The policy can nothing in the steps from 13 on; each step has promised this gain."""
+    steps = run(solved=lambda t: to if 12 <= t < until else 0.6)
+    return [replace(step, learning_rate=gain / (step.gradient_square + 1e-9)) for step in steps]
+
+
 def changed(steps: Sequence[StepRecord], **fields: object) -> list[StepRecord]:
     """The same with these fields of every step."""
     return [replace(step, **fields) for step in steps]  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from textwrap import wrap
 
-from oblr.doctor import computation, moving, rewarding, tuning
+from oblr.doctor import computation, moving, rates, rewarding, tuning
 from oblr.doctor.findings import Finding, Test, percent, rewards
 from oblr.statistics.log import StepRecord
 
@@ -16,8 +16,8 @@ TESTS: tuple[Test, ...] = (
     computation.duplicates,
     rewarding.odd_reward,
     rewarding.paid_for_nothing,
-    moving.rate_large,
-    tuning.rate_small,
+    rates.rate_large,
+    rates.rate_small,
     tuning.pooled_baseline,
     tuning.large_groups,
     tuning.few_prompts,

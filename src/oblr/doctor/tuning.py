@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import fmean
 
 from oblr.doctor.findings import Finding, by_group, percent, rewards
-from oblr.doctor.measures import Interval, ratio, share, slope
+from oblr.doctor.measures import ratio, share, slope
 from oblr.doctor.moving import broke, moved, solved
+from oblr.doctor.rates import LEAST, is_undone, left_at_the_end, signal_share
 from oblr.statistics.baselines import second_moments
 from oblr.statistics.log import StepRecord
 
-#: Steps without which nothing is advised.
-LEAST = 16
 #: Share of signal in what the steps move below which N is too small, and above which it is larger than pays.
 NOISY, CLEAR = 0.2, 0.9
 #: The same where the reward does not rise.
@@ -21,42 +19,6 @@ HINDERED = 0.45
 WORTH = 0.1
 #: Responses of a group that no advice goes below: smaller groups die, and their baselines are noise.
 SMALL = 8
-#: What is left of the slope along an update, above which the rate limits the run and not the noise.
-UNDONE = 0.5
-#: Of the range of rewards: a policy that gains less a step hardly moves.
-SLOW = 0.01
-
-
-def signal_share(steps: Sequence[StepRecord]) -> Interval:
-    """``Σ η (‖ĝ‖² − tr H/N) / Σ η ‖ĝ‖²``: how much of what the steps move along their gradients is signal.
-
-    Without bias above and below; weighted with the rates, since a step that is not taken need not be clear. Equals
-    ``N/(N + N*)`` with the critical number of prompts ``N* = tr H/‖∇J‖²`` (arXiv 1812.06162).
-    """
-    known = [step for step in steps if math.isfinite(step.signal)]
-    rates = [1.0 if step.learning_rate is None else step.learning_rate for step in known]
-    clear = [rate * step.signal for rate, step in zip(rates, known, strict=True)]
-    return ratio(clear, [rate * step.gradient_square for rate, step in zip(rates, known, strict=True)])
-
-
-def left_at_the_end(steps: Sequence[StepRecord]) -> Interval:
-    """``Σ η ⟨ĝ_t, ĝ_{t+1}⟩ / Σ η (‖ĝ_t‖² − tr H/N)`` of updates ``−η ĝ``, both without bias.
-
-    What is left, where an update ends, of the slope along it: nothing at the best single step η*, and ``1 − η/η*`` at
-    another, as far as J is quadratic on the way. Weighted with the rates, since steps that a schedule shortens are
-    small on purpose.
-    """
-    pairs = [
-        (step.learning_rate * later.onward * math.sqrt(step.gradient_square * later.gradient_square), step)
-        for step, later in pairwise(steps)
-        if step.plain and step.learning_rate and later.onward is not None and math.isfinite(step.signal)
-    ]
-    return ratio([left for left, _ in pairs], [(step.learning_rate or 0.0) * step.signal for _, step in pairs])
-
-
-def is_undone(left: Interval) -> bool:
-    """Whether the rate limits a run: more than half of the slope is left where updates end, and surely some."""
-    return left.value > UNDONE and left.low > 0
 
 
 def split_noise(steps: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
@@ -103,7 +65,7 @@ def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
     Said where the 95 % interval of the signal's share of what the steps move lies below 20 %, so that doubling N would
     give a step 1.7 times its progress; or below 45 %, where noise has kept the run from its task: the policy broke
     (:func:`~oblr.doctor.moving.broke`), or the mean reward does not rise, by the 95 % interval of its slope. Not said
-    where the rate is what limits it (:func:`is_undone`): noise of small steps cancels from step to step.
+    where the rate is what limits it (:func:`~oblr.doctor.rates.is_undone`): noise of small steps cancels out.
     """
     found = signal_share(steps)
     broken = broke(steps) is not None
@@ -250,45 +212,6 @@ def easy_groups(steps: Sequence[StepRecord]) -> Finding | None:
         "certain",
         "data.difficulty.high=0.9, with pass rates from src/eval.py",
         "leave out of train_dataset what the policy always solves",
-    )
-
-
-def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
-    """Steps hardly move the policy.
-
-    Said of one that has not solved its task, by one of two signs:
-
-    - steps of the later half are mostly signal (the 95 % interval of its share lies above 40 %), so that noise does
-      not limit the rate; and the mean reward rises by less than a hundredth of its range a step, by the upper end of a
-      95 % interval of its slope. Not said where it is known that less than half of the slope along updates is left;
-    - where updates are ``−η ĝ``, more than half of what their gradients promise is left where they end
-      (:func:`is_undone`). The rate that is advised leaves nothing; it is four times as large at most.
-    """
-    given = rewards(steps)
-    if len(steps) < LEAST or not given or max(given) == min(given) or solved(steps):
-        return None
-    clear, left = signal_share(steps[len(steps) // 2 :]), left_at_the_end(steps)
-    rise = slope([fmean(known) for step in steps if (known := rewards([step]))])
-    factor = 4.0
-    if is_undone(left):
-        factor = min(1 / (1 - left.value), factor) if left.value < 1 else factor
-        why = f"{percent(left.value)} of what updates promise is left where they end, at least {percent(left.low)}"
-    elif clear.low > 0.4 and rise.high < SLOW * (max(given) - min(given)) and not left.high < UNDONE:
-        why = (
-            f"{percent(clear.value)} of what the later steps move is signal, at least {percent(clear.low)}; the mean "
-            f"reward rises by {rise} a step"
-        )
-    else:
-        return None
-    rate = factor * max(step.learning_rate or 0.0 for step in steps)
-    return Finding(
-        "rate_small",
-        "tuning",
-        "The learning rate is too small: the steps hardly move the policy.",
-        why,
-        "likely",
-        f"eta0={rate:.2g}",
-        f"learning_rate={rate:.2g}",
     )
 
 
