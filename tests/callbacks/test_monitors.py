@@ -304,6 +304,7 @@ def test_steps_without_an_entropy_change_nothing():
     assert run.curves["monitor/entropy_share"] == [1.0, pytest.approx(0.95)]
 
 
+@pytest.mark.wide
 def test_a_run_warns_on_the_terminal_and_in_the_log_and_only_once(train, tmp_path):
     provoked = [
         "baseline.form=pooled",

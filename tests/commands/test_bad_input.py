@@ -110,7 +110,13 @@ ROW = json.dumps({"problem": "1 + 1", "answer": "2"})
 LONG = json.dumps({"id": "long", "problem": "1 + " * 100, "answer": "2"})
 
 
-@pytest.mark.parametrize(("name", "content", "setting", "message"), BAD_FILES, ids=KINDS)
+@pytest.mark.parametrize(
+    ("name", "content", "setting", "message"),
+    [
+        pytest.param(*file, id=kind, marks=() if number % 8 == 0 else pytest.mark.wide)
+        for number, (file, kind) in enumerate(zip(BAD_FILES, KINDS, strict=True))
+    ],
+)
 def test_dataset_files(refused, tmp_path, name, content, setting, message):
     """The line names file and row."""
     good, bad = tmp_path / "good.jsonl", tmp_path / name

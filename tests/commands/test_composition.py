@@ -52,25 +52,23 @@ def rows():
 
 
 ROWS = list(rows())
-MORE = [row for place, row in enumerate(ROWS) if place % 8]
 WEIGHTED = ["baseline.prior=step", "loss=ppo_clip", "kl=k3"]
 
 
-@pytest.mark.parametrize("overrides", [*ROWS[::8], WEIGHTED, *wide(*MORE)], ids=" ".join)
+@pytest.mark.parametrize("overrides", [*ROWS[:1], *wide(*ROWS[1:], WEIGHTED)], ids=" ".join)
 def test_every_choice_runs(overrides, tmp_path):
     result = run_script("train.py", *SMALL, *overrides, f"paths.output_dir={tmp_path}")
     assert result.returncode == 0, result.stderr
     check(tmp_path)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("name", "arms"),
     [
         ("seed_weights", ["exact", "uniform"]),
-        *wide(
-            ("seed_baseline", ["gradient_weighted", "rloo"]),
-            ("seed_schedule", [f"{kind}-{rate}" for kind in ("constant", "snr") for rate in (0.001, 0.005, 0.01)]),
-        ),
+        ("seed_baseline", ["gradient_weighted", "rloo"]),
+        ("seed_schedule", [f"{kind}-{rate}" for kind in ("constant", "snr") for rate in (0.001, 0.005, 0.01)]),
     ],
 )
 def test_seed_experiments_run_all_their_arms(name, arms, tmp_path):

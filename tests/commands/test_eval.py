@@ -189,6 +189,7 @@ def test_answers_are_read_as_they_are_meant_and_that_is_said(own_file, tmp_path,
     assert [row["answer"] for row in rows_of(tmp_path / "anew" / "run")] == ["12", "6", "14"]
 
 
+@pytest.mark.wide
 def test_a_file_in_the_layouts_of_other_libraries(own_file, tmp_path):
     """Chats of one message need no chat template; what is asked, and what is said to it, is what it is of any file."""
     asked = [(row["question"] + "\n", row["solution"].rpartition("#### ")[2]) for row in QUESTIONS]
@@ -252,6 +253,7 @@ def test_scored_anew_is_scored_as_at_first(own_file, tmp_path, capsys):
     assert not (tmp_path / "not" / "run").exists()
 
 
+@pytest.mark.wide
 def test_two_models_in_one_command(own_file, tmp_path):
     graded = POCKET.with_name("pocket_graded")
     run(tmp_path, f"benchmarks.local.path={own_file}/my.jsonl", *OWN, f"model=['{POCKET}','{graded}']")

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from conftest import wide
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
@@ -51,7 +52,9 @@ def test_what_a_constructor_is_not_given_is_the_users_to_mend(capfd):
     assert "truediv expected 2 arguments" in line
 
 
-@pytest.mark.parametrize("name", ["baseline", "rollout.group_size", "callbacks.progress.every", "data", "policy.path"])
+@pytest.mark.parametrize(
+    "name", ["baseline", "rollout.group_size", *wide("callbacks.progress.every", "data", "policy.path")]
+)
 def test_a_name_with_a_letter_lost_or_changed_is_answered_with_the_name(refused, name):
     """Groups, sections and settings alike; set, or taken away."""
     for place, shape in ((1, "{}=3"), (len(name) - 2, "~{}")):

@@ -1,11 +1,13 @@
 """The base model can be rebuilt by its command."""
 
+import pytest
 from conftest import POCKET, run_script
 
 from oblr.policy.loading import load_model, load_tokenizer
 from oblr.policy.pretraining import CorpusDataset
 
 
+@pytest.mark.wide
 def test_the_pocket_base_is_rebuilt_with_the_shipped_tokenizer_and_shape(tmp_path):
     folder = tmp_path / "pocket"
     result = run_script("pretrain.py", "experiment=pocket_base", "pretraining.steps=3", f"export_to={folder}")

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import POCKET
+from conftest import POCKET, wide
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
@@ -100,9 +100,11 @@ def test_a_run_goes_on_as_itself(begun, hydra, typed):
         (OWN, ["eta0=0.5", "seed=7", "baseline.decay=0.5"], {"eta0", "seed", "baseline.decay"}),
         (OWN, ["~callbacks.monitors.entropy", "reward=exact", "kl=k3"], {"callbacks.monitors.entropy", "reward", "kl"}),
         (OWN, [f"+{WATCHED}=" + "{_target_: oblr.baselines.rloo.RLOOBaseline}"], {WATCHED}),  # it begins anew
-        (OWN, ["loss=gspo"], {"loss"}),  # the ratio that the run had been told goes with its loss
-        (LIGHT, ["schedule.lr=0.5"], {"schedule.lr"}),  # which the default schedule does not have
-        (LIGHT, ["schedule=linear", "baseline=otb"], {"schedule", "baseline"}),  # neither remembers anything
+        *wide(
+            (OWN, ["loss=gspo"], {"loss"}),  # the ratio that the run had been told goes with its loss
+            (LIGHT, ["schedule.lr=0.5"], {"schedule.lr"}),  # which the default schedule does not have
+            (LIGHT, ["schedule=linear", "baseline=otb"], {"schedule", "baseline"}),  # neither remembers anything
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -114,6 +114,7 @@ def test_a_finished_run_with_other_settings_is_no_result_of_this_sweep(compose):
     assert compose(*SWEEP, "paths.models=elsewhere", "policy.path=${paths.root}/models/pocket")[0].finished
 
 
+@pytest.mark.wide
 def test_settings_that_a_sweep_no_longer_has_make_another_run_of_it(compose):
     finish(compose(*SWEEP)[0], 0.5, removed=1)
     with pytest.raises(SettingError, match=r"holds a run with other settings: removed=1 there, None here"):

@@ -183,7 +183,8 @@ def test_a_resumed_run_ends_with_the_same_bits(train, tmp_path, optimizer, basel
         assert "policy.lora.alpha=64.0, not 3.0" in other.stderr
 
 
-@pytest.mark.parametrize("baseline", ["rloo", *wide("gradient_weighted")])  # rloo: norms are measured by a callback
+@pytest.mark.wide
+@pytest.mark.parametrize("baseline", ["rloo", "gradient_weighted"])  # rloo: norms are measured by a callback
 def test_without_callbacks_the_parameters_are_the_same_bits(train, tmp_path, baseline):
     assert train("steps=2", f"baseline={baseline}", folder="seen").returncode == 0
     names = "evaluation throughput grad_stats monitors snr samples rollouts progress graceful_stop"

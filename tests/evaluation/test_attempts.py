@@ -60,6 +60,7 @@ def half(problem, text, completion):
     return 0.5
 
 
+@pytest.mark.wide
 def test_a_reward_without_answers_has_no_votes():
     benchmark = Benchmark(BENCHMARK.problems, half, 64)
     attempts = attempt(benchmark, benchmark.first(2), generate, TOKENIZER, SAMPLING, 1)

@@ -121,6 +121,7 @@ def test_shards_are_those_of_fsdp(size, ranks):
     assert planned.moved_by_sync == {"all-gather": pytest.approx(in_bfloat16, rel=1e-3)}
 
 
+@pytest.mark.wide
 def test_copies_hold_what_as_many_shards_hold_and_exchange_gradients_besides():
     shape = SHAPE | {"vocab_size": 512, "num_hidden_layers": 5}
     config, batch = Qwen3Config(**shape), Batch(1, 2, 32, 16)
@@ -213,8 +214,9 @@ def test_what_is_written_into_has_the_shape_that_it_would_have():
     assert run.device.work.total("flops") == 5 * 2 * 3 * 4 * 5
 
 
-@pytest.mark.parametrize("passes", ["one", "two"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("passes", "checkpointing"), [("two", False), *wide(("one", False), ("one", True), ("two", True))]
+)
 def test_a_dry_run_takes_what_the_real_one_takes(passes, checkpointing):
     """The same program on numbers, as the allocator saw it."""
     shape, budget = {"vocab_size": 4096, "hidden_size": 64}, 512

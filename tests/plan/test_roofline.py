@@ -324,6 +324,7 @@ def test_more_work_takes_more_time():
     assert seconds("plain", speed=ahead, hidden_size=4096) < seconds("plain", 384, ahead, hidden_size=4096)
 
 
+@pytest.mark.wide
 def test_this_cpu_is_asked():
     speed = this_cpu()
     assert 1e8 < speed.peak < 1e14

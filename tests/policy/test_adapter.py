@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from conftest import POCKET, adapt, combine, log_gradients, make_rollouts, square_norm, tiny_model
+from conftest import POCKET, adapt, combine, log_gradients, make_rollouts, square_norm, tiny_model, wide
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
@@ -111,9 +111,11 @@ def test_first_values_are_the_seeds_alone():
         ("policy.adapter=qlora", "'none' or 'lora'"),
         ("policy.lora.rank=0", "greater than or equal to 1"),
         ("policy.lora.targets=[nosuch]", "nosuch"),
-        ("policy.lora.targets=[lm_head]", "head"),
-        ("policy.lora.targets=[embed_tokens]", "embed_tokens is no plain linear layer"),
-        ("policy.lora.targets=[input_layernorm]", "not supported"),
+        *wide(
+            ("policy.lora.targets=[lm_head]", "head"),
+            ("policy.lora.targets=[embed_tokens]", "embed_tokens is no plain linear layer"),
+            ("policy.lora.targets=[input_layernorm]", "not supported"),
+        ),
     ],
 )
 def test_what_cannot_be_adapted(train, setting, words):

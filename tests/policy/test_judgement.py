@@ -217,6 +217,7 @@ def test_what_is_looked_at_and_whom_it_names(changes, fault):
         assert "the gradient overflows" in found.problem
 
 
+@pytest.mark.wide
 def test_a_run_that_meets_nothing_else_saves_itself_and_ends(train, tmp_path, monkeypatch):
     """By the real command line; what is saved last is the policy of the last good step."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"))

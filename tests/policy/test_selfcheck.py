@@ -103,7 +103,7 @@ class OtherAttention(PolicyModel):
             self.lm.set_attn_implementation("sdpa")
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("precision", ["bfloat16", *wide("autocast")])
 @pytest.mark.parametrize("family", ["qwen3", *wide("qwen2")])
 def test_a_healthy_deep_model_passes_whose_rounding_grows(family, precision):
     lm = deep(family, 10, gain=2.0, hidden=32)

@@ -225,7 +225,7 @@ def test_what_is_no_run(tmp_path):
     assert line.startswith(f"error: runs: {tmp_path}/nosuch is no folder")
 
 
-@pytest.mark.parametrize("devices", [[], *wide(["trainer=ddp", "trainer.devices=2"])])
+@pytest.mark.parametrize("devices", wide([], ["trainer=ddp", "trainer.devices=2"]))
 def test_runs_that_are_started_together_have_one_report(tmp_path, devices):
     """``train.py -m``, as the page on watching promises: each run has its own besides, of as many processes."""
     small = [override for override in SMALL if not override.startswith("steps=")]

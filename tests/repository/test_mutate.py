@@ -166,6 +166,7 @@ def test_what_differs_is_what_is_tried_and_all_where_nothing_does(project, capsy
     assert "src/oblr/shop/till.py:2  tests/test_shop.py::test_total" in capsys.readouterr().out
 
 
+@pytest.mark.wide
 def test_a_test_that_fails_by_itself_tells_nothing_and_the_others_do(project):
     failing = "\n\ndef test_first_of_all():  # total\n    assert False\n"
     (project / "tests/test_shop.py").write_text(TEST.replace("test_total", "test_last") + failing)
@@ -174,6 +175,7 @@ def test_a_test_that_fails_by_itself_tells_nothing_and_the_others_do(project):
     assert tried(project, "src/oblr/shop/till.py", "return sum(None)").by == ""
 
 
+@pytest.mark.wide
 def test_what_tests_let_pass_and_types_do_not_is_noticed(project):
     (project / "src/oblr/signs.py").write_text("LIMIT: int = 2\nOTHER = 1\n")
     assert tried(project, "src/oblr/signs.py", "LIMIT: int = None").by == "mypy"
@@ -185,6 +187,7 @@ def test_what_cannot_be_imported_any_more_is_noticed(project):
     assert tried(project, "src/oblr/shop/till.py", "assert add(None, 2)").by == "tests/test_shop.py"
 
 
+@pytest.mark.wide
 def test_what_takes_far_longer_than_without_is_noticed_and_nothing_outlives_it(project, monkeypatch, tmp_path):
     monkeypatch.setattr(mutate, "ONE_TEST", 6)
     start = (

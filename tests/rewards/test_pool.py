@@ -234,6 +234,7 @@ def test_the_number_of_workers_changes_nothing(pool):
     alone.close()
 
 
+@pytest.mark.wide
 def test_each_response_has_its_own_time():
     """The third is begun late; it has not taken too long when the first one has."""
     pool = RewardPool(obedient, workers=2, timeout=6.0)

@@ -66,7 +66,7 @@ def test_a_killed_run_goes_on_and_trains_on_every_prompt_once(train, tmp_path, p
 
 @pytest.mark.parametrize(
     ("target", "said"),
-    [pytest.param("CorruptingServer", "", marks=pytest.mark.wide), ("OffServer", "the mean of its tokens'")],
+    wide(("CorruptingServer", ""), ("OffServer", "the mean of its tokens'")),
 )
 def test_a_stale_engine_is_found_out_at_the_sync_that_it_missed(train, pocket_server, monkeypatch, target, said):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")

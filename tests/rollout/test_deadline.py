@@ -55,6 +55,7 @@ def test_a_sync_that_hangs_ends_the_run(train, tmp_path, monkeypatch, ranks):
     assert is_complete(tmp_path / "run" / "checkpoints" / "step-00001.ckpt")
 
 
+@pytest.mark.wide
 def test_an_engine_that_keeps_dying_ends_the_run(train, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     result = train("rollout.restarts=1", "steps=3", "rollout.engines.hf._target_=stale.DyingHF")

@@ -33,7 +33,7 @@ def problems():
     return list(ReasoningGymProblems("chain_sum", 12, 5, "{expression} =\n", PARAMS))
 
 
-ENGINES = ["hf-tied", "hf-untied", "vllm-tied", "vllm-untied", "server-tied"]
+ENGINES = ["hf-tied", "vllm-tied", "server-tied", *wide("hf-untied", "vllm-untied")]
 
 
 @pytest.fixture(scope="module", params=[*ENGINES, pytest.param("server-untied", marks=pytest.mark.servers)])
@@ -116,7 +116,7 @@ def test_more_prompts_than_a_forward_pass_takes(setting):
         assert (model(packed)[0] - packed.behaviour_logprobs).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("kept", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
+@pytest.mark.parametrize("kept", [{"top_k": 1}, *wide({"top_p": 1e-6}, {"min_p": 1.0})], ids=str)
 def test_of_the_likeliest_token_alone_a_sample_is_greedy(setting, problems, kept):
     engine, folder = setting
     tokenizer = load_tokenizer(folder)
@@ -168,7 +168,7 @@ def test_a_thread_scores_rewards_beside_the_running_engine(setting, problems):
     assert engine.generate(prompts, sampling(tokenizer), seeds_of(prompts, 3)) == before
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("temperature", [0.6, *wide(1.0)])
 def test_a_seed_for_each_prompt(setting, problems, temperature):
     """Neither company nor order nor the number of tries matters; what is drawn has the policy's probabilities."""
     engine, folder = setting

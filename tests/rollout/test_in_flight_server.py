@@ -130,6 +130,7 @@ def check(folder, steps, ahead, now):
     return most
 
 
+@pytest.mark.wide
 def test_new_weights_come_into_the_midst_of_all_batches_and_none_is_lost(
     train, tmp_path, pocket_server, now, monkeypatch
 ):

@@ -121,6 +121,7 @@ def test_memory_that_is_lacking_is_a_death(on_a_gpu):
     assert engine.weight_version is None
 
 
+@pytest.mark.wide
 def test_vllm_itself_dies_and_nothing_changes(caplog):
     """On a CPU; it has limits of its own, too."""
     limited = partial(VLLMEngine, str(POCKET), "float32", 128, max_num_batched_tokens=256, max_num_seqs=8)

@@ -99,7 +99,7 @@ def test_seeds_are_all_different_and_a_resumed_run_has_the_same(engine, monkeypa
     ]
 
 
-@pytest.mark.parametrize("ranks", [3, *wide(2)])
+@pytest.mark.parametrize("ranks", wide(2, 3))
 def test_ranks_share_what_one_alone_would_ask_for(engine, monkeypatch, ranks):
     _, alone = step(engine, monkeypatch, epoch=0, ranks=1)
     _, shared = step(engine, monkeypatch, epoch=0, ranks=ranks)

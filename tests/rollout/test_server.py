@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import POCKET, ROOT
+from conftest import POCKET, ROOT, wide
 from lending import lent
 from safetensors.torch import load_file
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
@@ -255,7 +255,7 @@ def wait_for_death(processes: list[int]) -> None:
     raise AssertionError(f"{processes} live on")
 
 
-@pytest.mark.parametrize("dies", ["server", "stopped", "run"])
+@pytest.mark.parametrize("dies", ["run", *wide("server", "stopped")])
 def test_nothing_of_a_server_is_left_behind(tmp_path, dies):
     log, environment = tmp_path / "log", {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
     if dies == "run":

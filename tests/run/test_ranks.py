@@ -131,11 +131,13 @@ def test_a_step_without_any_live_group_leaves_shards(tmp_path):
     run(tmp_path, "fsdp", "none", "plain:two:60", precision="bf16-mixed")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("kind", "passes", "settings"),
     [
         ("fsdp", "one:40", ("shaped", "past")),
-        *wide(("fsdp", "one:40", ("tokens", "step")), ("ddp", "two:60", ("tokens", "shaped", "past", "step"))),
+        ("fsdp", "one:40", ("tokens", "step")),
+        ("ddp", "two:60", ("tokens", "shaped", "past", "step")),
     ],
 )
 def test_what_travels_between_steps_is_the_same_on_two_ranks(tmp_path, kind, passes, settings):

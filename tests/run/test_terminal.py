@@ -71,6 +71,7 @@ OURS = re.compile(
 )
 
 
+@pytest.mark.wide
 def test_a_terminal_shows_the_run_and_nothing_else(tmp_path):
     """A process that imports by itself, for ten seconds: what libraries print then has been on the screen before."""
     folder, screen = tmp_path / "a[x]", Screen()
