@@ -10,6 +10,7 @@ crossed. rl-doctor 0.2 is not on the package index that this was measured with.
 """
 
 import json
+import math
 import random
 import tempfile
 import time
@@ -23,7 +24,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from figures import ROOT, Figure, at_least, at_most, parser, write
+from figures import ROOT, Estimate, Figure, at_least, at_most, parser, write
 from lightning import Trainer
 from training import observed
 
@@ -32,6 +33,7 @@ from callbacks.grad_stats import GradStats
 from oblr.batch.types import ResponseTokens, Rollout, RolloutBatch, StepStatistics
 from oblr.doctor.diagnosis import diagnose
 from oblr.doctor.findings import Finding
+from oblr.doctor.rates import left_at_the_end
 from oblr.policy.step import PolicyModule
 from oblr.rollout.datamodule import RolloutDataModule
 from oblr.statistics.log import StepRecord, append, read
@@ -294,8 +296,10 @@ def examine(
     figures, culprits, table, false = list[Figure](more), list[bool](), list[dict[str, object]](), 0
     for name, seeds in runs.items():
         right, seen = list[bool](), list[bool]()
+        whole = list[StepRecord]()
         for seed in seeds:
             steps = steps_of(name, seed)
+            whole += steps
             findings, culprit = list(filter(told, diagnose(steps))), faults[name].culprit if name in faults else None
             table.append({"run": name, "seed": seed, "findings": [one.name for one in findings]})
             seen.append(crossed(steps))
@@ -311,6 +315,10 @@ def examine(
             figures.append(at_most(*unasked, len(seeds) / 20) if len(seeds) >= 2 * JUDGED else Figure(*unasked))
         if seeds:
             figures.append(Figure(f"{name}: threshold on ‖ĝ‖ crossed", fmean(seen), f"of {len(seeds)} runs"))
+        left = left_at_the_end(whole)
+        if math.isfinite(left.value):
+            called = f"{name}: left of the slope where updates end"
+            figures.append(Estimate(called, left.value, "of what it was", low=left.low, high=left.high))
     if culprits:
         named = "culprit named right", fmean(culprits), f"of {len(culprits)} runs"
         figures.append(at_least(*named, 0.99) if len(culprits) >= JUDGED else Figure(*named))
