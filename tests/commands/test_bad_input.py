@@ -212,6 +212,7 @@ def test_questions_that_are_lost_or_all_held_out(refused, changes, setting):
     check(refused(*changes), setting)
 
 
+@pytest.mark.wide
 def test_rewards_that_break_in_training_cost_their_response_alone(train, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=os.pathsep)
     result = train(

@@ -123,17 +123,15 @@ def test_what_is_typed_is_followed_and_said(begun, hydra, own, typed, expected):
     [
         (OWN, ["baseline=rloo"], "baseline=GradientWeightedBaseline, not RLOOBaseline"),
         (OWN, ["baseline.prior=past"], "baseline.prior=history, not past"),
-        (OWN, ["optimizer=sgd"], "optimizer=AdamW, not SGD"),
-        (OWN, ["+optimizer.amsgrad=true"], "optimizer.amsgrad=absent, not True"),
         (OWN, ["data=gsm8k"], "data.train="),
-        (OWN, ["policy.dtype=bfloat16"], "policy.dtype=float32, not bfloat16"),
-        (OWN, ["policy.adapter=lora"], "policy.adapter=none, not lora"),
-        (
-            OWN,
-            ["callbacks.second_moments.baselines.prior_past.prior=history"],
-            "baselines.prior_past.prior=past",
-        ),
         (LIGHT, ["schedule=snr"], "schedule=ConstantSchedule, not SNRSchedule"),
+        *wide(
+            (OWN, ["optimizer=sgd"], "optimizer=AdamW, not SGD"),
+            (OWN, ["+optimizer.amsgrad=true"], "optimizer.amsgrad=absent, not True"),
+            (OWN, ["policy.dtype=bfloat16"], "policy.dtype=float32, not bfloat16"),
+            (OWN, ["policy.adapter=lora"], "policy.adapter=none, not lora"),
+            (OWN, ["callbacks.second_moments.baselines.prior_past.prior=history"], "baselines.prior_past.prior=past"),
+        ),
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ import time
 import pytest
 import warm
 import yaml
-from conftest import ROOT, run_script
+from conftest import ROOT, run_script, wide
 
 from oblr.commands import sweep
 from oblr.commands.compose import RUN_FOLDER
@@ -107,6 +107,7 @@ def test_the_table_is_over_seeds_and_names_what_is_missing(compose, tmp_path):
     assert [task["task"] for task in table["missing"]] == [3]
 
 
+@pytest.mark.wide
 def test_a_finished_run_with_other_settings_is_no_result_of_this_sweep(compose):
     finish(compose(*SWEEP)[0], 0.5)
     with pytest.raises(SettingError, match=r"^name: .*/seed1-rloo holds .*: steps=24 there, 3 here"):
@@ -151,7 +152,7 @@ def test_finished_runs_are_not_run_again(compose, monkeypatch, capsys):
     assert "task 1: seed=1 baseline=opo (2 of 4)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("status", [128 + signal.SIGUSR1, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1])
+@pytest.mark.parametrize("status", [128 + signal.SIGUSR1, *wide(128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1)])
 def test_a_run_that_was_told_to_stop_ends_the_sweep(compose, monkeypatch, status):
     """SLURM's warning too: the machine is about to go, and the next run would be killed."""
     ran = []
@@ -208,6 +209,7 @@ def test_a_failed_run_does_not_end_the_sweep_and_its_status_is_not_forgotten(tmp
     assert "Not finished: 2." in result.stdout
 
 
+@pytest.mark.wide
 def test_one_ctrl_c_ends_the_run_and_the_sweep(tmp_path):
     sweep = ["src/sweep.py", *SWEEP, "steps=500", "rollout.engine=hf", f"paths.runs={tmp_path}"]
     small = ["rollout.prompts_per_step=2", "rollout.group_size=2", "data.held_out.size=2", "callbacks.progress.every=1"]

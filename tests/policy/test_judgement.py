@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, same
+from conftest import POCKET, ROOT, same, wide
 from poisons import POISONS, spoilt
 from step_statistics import make_statistics
 from taken_steps import OneBatch, make_batch, take_steps
@@ -67,7 +67,7 @@ def trained(folder, batches, baseline=None, **settings):
     return dict(policy.named_parameters()), [state.state_dict() for state in states], policy, statistics
 
 
-@pytest.mark.parametrize("response", [0, 13])  # the first one is among those by which the engine is checked
+@pytest.mark.parametrize("response", [0, *wide(13)])  # the first one is among those by which the engine is checked
 def test_poisoned_steps_are_as_if_they_had_not_been(healthy, caplog, response):
     folder, (first, second, third) = healthy
     expected, averages, _, _ = trained(folder, [first, third])

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import tiny_model
+from conftest import tiny_model, wide
 from taken_steps import GROUP_SIZE, LENGTHS, REWARDS, TEMPERATURE, make_batch, take_steps
 from torch import Tensor
 
@@ -369,7 +369,7 @@ def stale(tmp_path_factory):
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("tier", ["one", "two", "uniform"])
+@pytest.mark.parametrize("tier", ["one", *wide("two", "uniform")])
 @pytest.mark.parametrize("name", CASES)
 def test_step_equals_autograd_through_the_published_objective(stale, name, tier, budget):
     folder, batch, _, expected = stale

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from conftest import make_rollouts, tiny_model
+from conftest import make_rollouts, tiny_model, wide
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -50,7 +50,7 @@ def test_every_rope_type_of_transformers_is_tried():
     assert ROPES.keys() == {"default", *ROPE_INIT_FUNCTIONS}
 
 
-@pytest.mark.parametrize("longest", [SWITCH, SWITCH + 1, CONTEXT, CONTEXT + 1])
+@pytest.mark.parametrize("longest", [SWITCH, SWITCH + 1, *wide(CONTEXT, CONTEXT + 1)])
 @pytest.mark.parametrize("kind", ROPES)
 def test_a_rope_is_right_for_each_sequence_or_refused(kind, longest):
     policy_model = PolicyModel(model(kind, WINDOW), 0.8)

@@ -32,6 +32,7 @@ def test_claims_hold():
     assert missed <= MISSED
 
 
+@pytest.mark.wide
 def test_a_page_that_lacks_a_new_result_is_named(tmp_path):
     """In a copy, by the command of ``make lint``, which finds nothing else."""
     for folder in ("benchmarks", "studies", "docs"):

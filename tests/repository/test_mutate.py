@@ -157,6 +157,7 @@ def test_the_call_fails_where_a_sample_tells(noticed, planted, few):
     assert mutate.too_few(noticed, planted) == few
 
 
+@pytest.mark.wide
 def test_what_differs_is_what_is_tried_and_all_where_nothing_does(project, capsys):
     (project / "src/oblr/signs.py").write_text("LIMIT = 2\n" + SIGNS)
     assert mutate.main(project, ["--since", "HEAD"]) == 0  # one that is not noticed is too few to tell
@@ -247,6 +248,7 @@ def test_figures_are_by_room_and_of_all(project, monkeypatch):
     assert [one["at"] for one in missed] == ["src/oblr/a/y.py:2"]
 
 
+@pytest.mark.wide
 def test_a_mistake_that_deletes_what_it_lies_in_is_noticed_and_the_next_one_meets_tests(project):
     empty = "for entry in os.scandir({}):"
     (project / "src/oblr/shop/till.py").write_text(

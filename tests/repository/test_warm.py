@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import warm
-from conftest import run_script
+from conftest import run_script, wide
 
 from oblr.record.curves import read_curves
 
@@ -99,7 +99,7 @@ def test_scripts_that_a_program_starts(tmp_path):
     assert "-9 b'another program" in new.stdout
 
 
-@pytest.mark.parametrize("override", ["policy.dtype=float12", "rollout.grop_size=4"])
+@pytest.mark.parametrize("override", ["policy.dtype=float12", *wide("rollout.grop_size=4")])
 def test_what_users_read_is_the_same(override):
     new, warmed = (run_script("train.py", "experiment=pocket", override, cold=cold) for cold in (True, False))
     assert (warmed.returncode, warmed.stdout, warmed.stderr) == (new.returncode, new.stdout, new.stderr)

@@ -90,7 +90,7 @@ class Run:
         self.global_rank, self.world_size, self.current_epoch = rank, ranks, 0
 
 
-@pytest.mark.parametrize("ranks", [1, 2, *wide(3)])
+@pytest.mark.parametrize("ranks", [2, *wide(1, 3)])
 def test_a_resumed_run_sees_the_problems_of_an_uninterrupted_one_on_any_number_of_ranks(ranks, monkeypatch):
     source = chain_sums(20, seed=1)
     parts = {"a": Shuffled(source, seed=1), "b": Shuffled(chain_sums(9, seed=2), seed=1)}

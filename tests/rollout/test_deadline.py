@@ -42,7 +42,7 @@ def test_a_deadline_that_is_over_before_the_block_begins_leaves_no_trace(monkeyp
     assert traces() == before
 
 
-@pytest.mark.parametrize("ranks", [1, *wide(2)])
+@pytest.mark.parametrize("ranks", wide(1, 2))
 def test_a_sync_that_hangs_ends_the_run(train, tmp_path, monkeypatch, ranks):
     """Of two ranks one hangs in Python, and the other waits for it in a collective."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")

@@ -203,6 +203,7 @@ def test_what_would_be_written_over_is_refused(recorded, tmp_path):
         Recording("unused", write=True, replay=str(tmp_path))
 
 
+@pytest.mark.wide
 def test_a_replayed_run_ends_with_the_same_bits_and_asks_no_engine(train, tmp_path):
     settings = ("steps=3", "baseline=gradient_weighted", "schedule=snr", "~callbacks.evaluation")
     assert train(*settings, "rollout.recording.write=true", folder="first").returncode == 0

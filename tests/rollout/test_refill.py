@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 from apart import Apart
+from conftest import wide
 from patient_reward import of_some, solvable
 from test_ahead import STEPS, begun, parts, prompts, step, taken  # noqa: F401 (fixtures)
 from test_datamodule import chain_sums
@@ -160,8 +161,8 @@ def test_what_fills_places_is_sampled_while_the_policy_trains(begun, refill):
     assert not any(asked)  # in the thread that trains
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 3])
-@pytest.mark.parametrize("done", range(1, 5))
+@pytest.mark.parametrize("ahead", [1, 3, *wide(2)])
+@pytest.mark.parametrize("done", [2, *wide(1, 3, 4)])
 def test_a_run_that_goes_on_fills_places_with_problems_that_none_has_had(begun, whole, ahead, done):
     killed = begun(ahead, refill=50, reward=of_some, train=MANY)
     before, state = taken(killed, done), killed.state_dict()
@@ -174,8 +175,8 @@ def test_a_run_that_goes_on_fills_places_with_problems_that_none_has_had(begun, 
     assert bool(state["beyond"]) == (ahead > 1 and done > 1)
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 3])
-@pytest.mark.parametrize("number", [2, 5, 7, 9])
+@pytest.mark.parametrize("ahead", [1, 3, *wide(2)])
+@pytest.mark.parametrize("number", [5, *wide(2, 7, 9)])
 def test_an_engine_that_dies_costs_no_problem(begun, whole, ahead, number):
     data = begun(ahead, refill=50, reward=of_some, train=MANY)
     data.engine.failures[number] = EngineDiedError("it died")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import wide
 from test_datamodule import in_a_run
 
 from oblr.batch.types import Sampling
@@ -112,7 +113,7 @@ def test_parts_of_other_weights(part):
         check_parts([BLOCK], [[]])
 
 
-@pytest.mark.parametrize(("failures", "through"), [("g", True), ("gdg", True), ("gg", False), ("dgg", False)])
+@pytest.mark.parametrize(("failures", "through"), [("gdg", True), ("gg", False), *wide(("g", True), ("dgg", False))])
 def test_nonsense_is_a_death_and_twice_in_a_row_the_end(failures, through):
     data = in_a_run(restarts=5)
     data.start_engine()

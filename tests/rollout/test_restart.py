@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from conftest import POCKET
+from conftest import POCKET, wide
 from test_datamodule import in_a_run
 from vllm.device_allocator.cumem import CuMemAllocator
 
@@ -92,7 +92,7 @@ def test_an_engine_that_has_died_is_taken_down_before_the_next(on_a_gpu):
     assert not engine.asleep
 
 
-@pytest.mark.parametrize("llm", [ClingingLLM, BrokenLLM])
+@pytest.mark.parametrize("llm", [ClingingLLM, *wide(BrokenLLM)])
 def test_one_that_cannot_be_taken_down_ends_the_run(on_a_gpu, llm):
     data = in_a_run(engine="vllm", engines={"vllm": partial(on_a_gpu, llm)})
     data.start_engine()

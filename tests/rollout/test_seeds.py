@@ -82,6 +82,7 @@ def test_keys_that_read_alike_have_seeds_of_their_own():
     assert len({derived_seed(*key) for key in keys}) == len(keys)
 
 
+@pytest.mark.wide
 def test_seeds_are_all_different_and_a_resumed_run_has_the_same(engine, monkeypatch):
     first, asked = step(engine, monkeypatch, epoch=0, ranks=1)
     second, more = step(engine, monkeypatch, epoch=1, ranks=1)

@@ -110,7 +110,7 @@ def test_a_terminal_shows_the_run_and_nothing_else(tmp_path):
     assert f"report      {folder / 'report.html'}" in resumed.stdout.splitlines()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *wide(signal.SIGTERM)])
 def test_what_is_stopped_before_its_first_step_leaves_nothing(tmp_path, number):
     command = ["src/train.py", *SMALL, f"paths.output_dir={tmp_path / 'run'}"]
     process = warm.popen()(
