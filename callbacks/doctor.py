@@ -21,7 +21,7 @@ from oblr.kinds import Count
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import of_run
 from oblr.run.terminal import say
-from oblr.statistics.gathered import Gradient, onward
+from oblr.statistics.gathered import Gradient, moved, onward
 from oblr.statistics.log import Response, StepRecord
 
 log = logging.getLogger(__name__)
@@ -72,17 +72,21 @@ class Doctor(Observer):
 
 
 class Ways:
-    """Whether updates would still lead down where they have ended, by projections of parameters and gradients."""
+    """Whether updates would still lead down where they have ended, by projections of parameters and gradients.
+
+    Of updates ``−η ĝ`` the gradients are enough, which takes half the time.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.sharded = False
-        self.last: Gradient | None = None
+        #: By the next step's projections: where the last update began, or the gradient that it was made of.
+        self.last: dict[str, Tensor] | None = None
         self.onward: float | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Projections of the parameters before the last update; of shards, those of each rank. Collective then."""
-        own = {} if self.last is None else self.last.next_places
+        """Projections of where the last update began; of shards, those of each rank. Collective then."""
+        own = self.last or {}
         return {"count": self.count, "places": of_run().objects(own) if self.sharded else [own]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -90,8 +94,7 @@ class Ways:
         self.count, rank, places = state["count"], of_run().rank, state["places"]
         if len(places) not in (1, of_run().count):
             return
-        own = places[rank if len(places) > 1 else 0]
-        self.last = Gradient(0.0, {}, {}, {}, own) if own else None
+        self.last = places[rank if len(places) > 1 else 0] or None
 
     def look(self, policy: PolicyModule) -> None:
         """Before an update is made. Collective where parameters are shards."""
@@ -99,10 +102,12 @@ class Ways:
         self.sharded = any(map(is_sharded, names))
         rank = of_run().rank if self.sharded else 0
         seeds = [f"{rank} {self.count + later}" for later in range(2)]
-        this = Gradient.of(names, PROJECTIONS, seeds)
+        by_gradients = plain(policy)
+        this = Gradient.of(names, PROJECTIONS, seeds, places=not by_gradients)
         if self.last is not None:
-            self.onward = onward(self.last, this, of_run().reduce if self.sharded else lambda sums: sums)
-        self.last, self.count = this, self.count + 1
+            way = {name: -g for name, g in self.last.items()} if by_gradients else moved(self.last, this.places)
+            self.onward = onward(way, this, of_run().reduce if self.sharded else lambda sums: sums)
+        self.last, self.count = this.next_sketches if by_gradients else this.next_places, self.count + 1
 
     def taken(self) -> float | None:
         """The cosine that the last :meth:`look` found, once; None where there is none."""

@@ -105,17 +105,18 @@ class Gradient:
     next_places: dict[str, Tensor]
 
     @classmethod
-    def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str]) -> Self:
+    def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str], places: bool = True) -> Self:
         """Project this rank's gradients and parameters; where they are shards, each rank needs seeds of its own.
 
         Args:
             names: of the parameters.
             size: of projections.
             seeds: of this step's projections, and of the next one's.
+            places: whether parameters are projected too.
         """
-        square, exact = 0.0, torch.get_float32_matmul_precision() == "highest"
+        square, exact = 0.0, places and torch.get_float32_matmul_precision() == "highest"
         sketches: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
-        places: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+        here_too: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
         for p, name in names.items():
             if p.grad is None:
                 continue
@@ -127,8 +128,8 @@ class Gradient:
                 sketch = Sketch(here.shape, size, seed, name, here.device)
                 sketches[k][name] = sketch.of_sums(gradient[None])[0].double().cpu()
                 if exact:
-                    places[k][name] = sketch.of_sums(here.float()[None])[0].double().cpu()
-        return cls(square, *sketches, *places)
+                    here_too[k][name] = sketch.of_sums(here.float()[None])[0].double().cpu()
+        return cls(square, *sketches, *here_too)
 
 
 def record(
@@ -173,7 +174,7 @@ def record(
         learning_rate=learning_rate,
         clipped=clipped,
         turn=None if last is None else turn(last, gradient),
-        onward=None if last is None else onward(last, gradient),
+        onward=None if last is None else onward(moved(last.next_places, gradient.places), gradient),
         estimated=found.group_squares is None and n_groups < len(found.groups),
         layers={name: part / total for name, part in found.layers.items()} if total else {},
     )
@@ -216,18 +217,25 @@ def turn(last: Gradient, this: Gradient) -> float | None:
     return max(-1.0, min(1.0, product / math.sqrt(last.square * this.square)))
 
 
-def onward(last: Gradient, this: Gradient, add_up: Callable[[Tensor], Tensor] = lambda sums: sums) -> float | None:
-    """Cosine of the update that the parameters have made since with ``−ĝ``, estimated by projections.
+def moved(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The way between two places, by the same projections of both."""
+    return {name: now[name] - there for name, there in before.items() if name in now}
+
+
+def onward(
+    way: Mapping[str, Tensor], this: Gradient, add_up: Callable[[Tensor], Tensor] = lambda sums: sums
+) -> float | None:
+    """Cosine of the last update with ``−ĝ``, estimated by projections.
 
     What noise the update had is independent of this gradient's, so the sign of the mean is that of the slope where
     the update has ended, whatever optimizer made it.
 
     Args:
+        way: of the update, or in its direction, by this step's projections.
         add_up: sums of a rank's shards over the ranks.
     """
-    moved = {name: this.places[name] - there for name, there in last.next_places.items() if name in this.places}
-    product = sum(((way @ this.sketches[name]).item() for name, way in moved.items()), 0.0)
-    square = sum((way.square().sum().item() for way in moved.values()), 0.0)
+    product = sum(((part @ this.sketches[name]).item() for name, part in way.items() if name in this.sketches), 0.0)
+    square = sum((part.square().sum().item() for part in way.values()), 0.0)
     product, square, of_gradient = add_up(torch.tensor([product, square, this.square], dtype=torch.float64)).tolist()
     if not square or not of_gradient:
         return None
