@@ -129,6 +129,10 @@ def test_what_is_hardly_known_to_be_left_hides_no_noise():
     assert left.value > 1
     assert left.low < 0
     assert few_prompts(few) is not None
+    more = quadratic(0.3, noise=12.0, pairs=40)
+    assert 0 < left_at_the_end(more).low < 0.1
+    assert few_prompts(more) is not None
+    assert rate_small(more) is None
 
 
 def test_steps_that_a_schedule_shortens_are_small_on_purpose():

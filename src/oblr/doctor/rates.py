@@ -12,8 +12,10 @@ from oblr.statistics.log import StepRecord
 
 #: Steps without which nothing is advised.
 LEAST = 16
-#: What is left of the slope along an update, above which the rate limits the run and not the noise; below its negative,
-#: steps overshoot.
+#: Share of signal in what the steps move below which N is too small.
+NOISY = 0.2
+#: What is left of the slope along an update, above which the rate limits a run even if its steps are noisy; below its
+#: negative, steps overshoot.
 UNDONE = 0.5
 #: The same, above which a larger rate would pay.
 SHORT = 0.25
@@ -46,11 +48,6 @@ def left_at_the_end(steps: Sequence[StepRecord]) -> Interval:
         if step.plain and step.learning_rate and later.onward is not None and math.isfinite(step.signal)
     ]
     return ratio([left for left, _ in pairs], [(step.learning_rate or 0.0) * step.signal for _, step in pairs])
-
-
-def is_undone(left: Interval) -> bool:
-    """Whether the rate limits a run: more than half of the slope is left where updates end, and surely some."""
-    return left.value > UNDONE and left.low > 0
 
 
 def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
@@ -122,16 +119,14 @@ def _breaking(steps: Sequence[StepRecord]) -> str | None:
 
 
 def _overshoot(steps: Sequence[StepRecord], evidence: str, factor: float = 0.25) -> Finding:
+    said = "The learning rate is too large: steps overshoot, and gain far less than their gradients promise."
+    return Finding("rate_large", "illness", said, evidence, "almost certain", *_changed(steps, factor))
+
+
+def _changed(steps: Sequence[StepRecord], factor: float) -> tuple[str, str]:
+    """What to do for a rate of so many times the largest, here and under TRL."""
     rate = factor * max(step.learning_rate or 0.0 for step in steps)
-    return Finding(
-        "rate_large",
-        "illness",
-        "The learning rate is too large: steps overshoot, and gain far less than their gradients promise.",
-        evidence,
-        "almost certain",
-        f"eta0={rate:.2g}",
-        f"learning_rate={rate:.2g}",
-    )
+    return f"eta0={rate:.2g}", f"learning_rate={rate:.2g}"
 
 
 def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
@@ -142,8 +137,9 @@ def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
     - steps of the later half are mostly signal (the 95 % interval of its share lies above 40 %), so that noise does
       not limit the rate; and the mean reward rises by less than a hundredth of its range a step, by the upper end of a
       95 % interval of its slope. Not said where it is known that less than half of the slope along updates is left;
-    - where updates are ``−η ĝ``, more than a quarter of their slope is left where they end
-      (:func:`left_at_the_end`), and surely some. The rate that is advised leaves nothing; it is four times as large at
+    - where updates are ``−η ĝ``, more than a quarter of their slope is left where they end (:func:`left_at_the_end`),
+      and surely some; surely more than half in a run whose steps are mostly noise, which is the likelier cause
+      (:func:`~oblr.doctor.tuning.few_prompts`). The rate that is advised leaves nothing; it is four times as large at
       most.
     """
     given = rewards(steps)
@@ -152,7 +148,7 @@ def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
     clear, left = signal_share(steps[len(steps) // 2 :]), left_at_the_end(steps)
     rise = slope([fmean(known) for step in steps if (known := rewards([step]))])
     factor = 4.0
-    if left.value > SHORT and left.low > 0:
+    if left.value > SHORT and left.low > (UNDONE if signal_share(steps).high < NOISY else 0):
         factor = min(1 / (1 - left.value), factor) if left.value < 1 else factor
         why = f"{percent(left.value)} of what updates promise is left where they end, at least {percent(left.low)}"
     elif clear.low > 0.4 and rise.high < SLOW * (max(given) - min(given)) and not left.high < UNDONE:
@@ -162,13 +158,5 @@ def rate_small(steps: Sequence[StepRecord]) -> Finding | None:
         )
     else:
         return None
-    rate = factor * max(step.learning_rate or 0.0 for step in steps)
-    return Finding(
-        "rate_small",
-        "tuning",
-        "The learning rate is too small: the steps hardly move the policy.",
-        why,
-        "likely",
-        f"eta0={rate:.2g}",
-        f"learning_rate={rate:.2g}",
-    )
+    said = "The learning rate is too small: the steps hardly move the policy."
+    return Finding("rate_small", "tuning", said, why, "likely", *_changed(steps, factor))

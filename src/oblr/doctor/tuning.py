@@ -7,14 +7,13 @@ from statistics import fmean
 from oblr.doctor.findings import Finding, by_group, percent, rewards
 from oblr.doctor.measures import ratio, share, slope
 from oblr.doctor.moving import broke, moved, solved
-from oblr.doctor.rates import LEAST, is_undone, left_at_the_end, signal_share
+from oblr.doctor.rates import LEAST, NOISY, UNDONE, left_at_the_end, signal_share
 from oblr.statistics.baselines import second_moments
 from oblr.statistics.log import StepRecord
 
-#: Share of signal in what the steps move below which N is too small, and above which it is larger than pays.
-NOISY, CLEAR = 0.2, 0.9
-#: The same where the reward does not rise.
-HINDERED = 0.45
+#: Share of signal in what the steps move below which N is too small where the reward does not rise, and above which it
+#: is larger than pays.
+HINDERED, CLEAR = 0.45, 0.9
 #: What a change has to take off the noise, at least.
 WORTH = 0.1
 #: Responses of a group that no advice goes below: smaller groups die, and their baselines are noise.
@@ -65,13 +64,13 @@ def few_prompts(steps: Sequence[StepRecord]) -> Finding | None:
     Said where the 95 % interval of the signal's share of what the steps move lies below 20 %, so that doubling N would
     give a step 1.7 times its progress; or below 45 %, where noise has kept the run from its task: the policy broke
     (:func:`~oblr.doctor.moving.broke`), or the mean reward does not rise, by the 95 % interval of its slope. Not said
-    where the rate is what limits it (:func:`~oblr.doctor.rates.is_undone`): noise of small steps cancels out.
+    where it is surely the rate that limits it (:func:`~oblr.doctor.rates.rate_small`).
     """
     found = signal_share(steps)
     broken = broke(steps) is not None
     means = [fmean(known) for step in steps if (known := rewards([step]))]
     idle = broken or (len(means) >= LEAST and slope(means).low <= 0 and not solved(steps))
-    if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY) or is_undone(left_at_the_end(steps)):
+    if len(steps) < LEAST or not found.high < (HINDERED if idle else NOISY) or left_at_the_end(steps).low > UNDONE:
         return None
     count, responses = steps[-1].moments.n_groups, len(steps[-1].responses)
     return Finding(
