@@ -103,7 +103,7 @@ class Ways:
         rank = of_run().rank if self.sharded else 0
         seeds = [f"{rank} {self.count + later}" for later in range(2)]
         by_gradients = plain(policy)
-        this = Gradient.of(names, PROJECTIONS, seeds, places=not by_gradients)
+        this = Gradient.of(names, PROJECTIONS, seeds, with_places=not by_gradients)
         if self.last is not None:
             way = {name: -g for name, g in self.last.items()} if by_gradients else moved(self.last, this.places)
             self.onward = onward(way, this, of_run().reduce if self.sharded else lambda sums: sums)

@@ -124,7 +124,7 @@ def _overshoot(steps: Sequence[StepRecord], evidence: str, factor: float = 0.25)
 
 
 def _changed(steps: Sequence[StepRecord], factor: float) -> tuple[str, str]:
-    """What to do for a rate of so many times the largest, here and under TRL."""
+    """The settings that make the rate ``factor`` times the largest of ``steps``: this program's, and TRL's."""
     rate = factor * max(step.learning_rate or 0.0 for step in steps)
     return f"eta0={rate:.2g}", f"learning_rate={rate:.2g}"
 

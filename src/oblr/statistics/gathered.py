@@ -105,18 +105,18 @@ class Gradient:
     next_places: dict[str, Tensor]
 
     @classmethod
-    def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str], places: bool = True) -> Self:
+    def of(cls, names: Mapping[Tensor, str], size: int, seeds: Sequence[str], with_places: bool = True) -> Self:
         """Project this rank's gradients and parameters; where they are shards, each rank needs seeds of its own.
 
         Args:
             names: of the parameters.
             size: of projections.
             seeds: of this step's projections, and of the next one's.
-            places: whether parameters are projected too.
+            with_places: whether parameters are projected too.
         """
-        square, exact = 0.0, places and torch.get_float32_matmul_precision() == "highest"
+        square, exact = 0.0, with_places and torch.get_float32_matmul_precision() == "highest"
         sketches: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
-        here_too: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+        places: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
         for p, name in names.items():
             if p.grad is None:
                 continue
@@ -128,8 +128,8 @@ class Gradient:
                 sketch = Sketch(here.shape, size, seed, name, here.device)
                 sketches[k][name] = sketch.of_sums(gradient[None])[0].double().cpu()
                 if exact:
-                    here_too[k][name] = sketch.of_sums(here.float()[None])[0].double().cpu()
-        return cls(square, *sketches, *here_too)
+                    places[k][name] = sketch.of_sums(here.float()[None])[0].double().cpu()
+        return cls(square, *sketches, *places)
 
 
 def record(
