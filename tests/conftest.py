@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,11 +102,6 @@ def starts(item: pytest.Item) -> bool:
 def pytest_xdist_auto_num_workers() -> int:
     """One where there is a GPU: an engine takes a share of it, and measures what is free while it starts."""
     return 1 if torch.cuda.is_available() else 2
-
-
-def wide(*cases: object) -> list[Any]:
-    """Further cases of a test, which take seconds each: ``make test-wide`` tries them."""
-    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.wide) for case in cases]
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,7 +18,7 @@ def warm_runs():
         yield
 
 
-SHORT = Setup("one process", ("rollout.max_new_tokens=24",), steps=3, every=1, chain=2)
+SHORT = Setup("one process", ("rollout.max_new_tokens=24", "rollout.engine=hf"), steps=3, every=1, chain=2)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from conftest import ROOT, run_script, wide
+from cases import wide
+from conftest import ROOT, run_script
 
 from oblr.record.curves import read_curves
 

@@ -85,6 +85,7 @@ def test_on_vllm(tmp_path):
     assert not (folder / "run-2.json").exists()
 
 
+@pytest.mark.wide
 def test_a_training_run_its_exported_policy_and_an_evaluation_that_was_killed(train, tmp_path):
     """Two ranks and one process, in training and after it, in one go and in two: the same responses."""
     ranks = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")

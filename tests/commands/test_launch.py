@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import wide
+from cases import wide
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 import torch
-from conftest import POCKET, wide
+from cases import wide
+from conftest import POCKET
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf

@@ -12,7 +12,8 @@ import time
 import pytest
 import warm
 import yaml
-from conftest import ROOT, run_script, wide
+from cases import wide
+from conftest import ROOT, run_script
 
 from oblr.commands import sweep
 from oblr.commands.compose import RUN_FOLDER

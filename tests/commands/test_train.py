@@ -12,7 +12,8 @@ from fnmatch import fnmatchcase
 import pytest
 import torch
 import warm
-from conftest import ROOT, run_script, same, weights, wide
+from cases import wide
+from conftest import ROOT, run_script, same, weights
 from kept_responses import read_rollouts
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer

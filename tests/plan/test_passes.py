@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import wide
 from composing import composed
-from conftest import adapt, tiny_model, wide
+from conftest import adapt, tiny_model
 from real_shapes import architecture
 from taken_steps import make_batch, take_steps
 from test_plan import policy

@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 import torch
 import warm
+from cases import wide
 from composing import composed
-from conftest import POCKET, ROOT, SHAPE, VOCAB, run_script, tiny_model, wide
+from conftest import POCKET, ROOT, SHAPE, VOCAB, run_script, tiny_model
 from real_shapes import SIZES, architecture, on_meta
 from rich.console import Console
 from test_roofline import totals
@@ -162,6 +163,7 @@ def test_a_few_blocks_tell_of_all(world, depths, passes, lora, monkeypatch):
     assert summed(few) == summed(every)
 
 
+@pytest.mark.wide
 def test_what_is_frozen_has_neither_gradients_nor_moments():
     lora, config, batch = LoRA(4, 8.0, "all-linear", 0), tiny_model(tied=True).config, Batch(4, 2, 24, 12)
     lm = tiny_model(tied=True)
@@ -390,6 +392,7 @@ def test_sums_over_ranks_and_buckets(plan_of_two):
 SERVED = ["rollout.engine=server", "rollout.ahead=1"]
 
 
+@pytest.mark.wide
 def test_a_server_with_gpus_of_its_own_samples_meanwhile(shallow):
     """As many copies as it has GPUs share the prompts of two ranks, and the GPUs count; alone, nothing is saved."""
     alone = make(composed(*shallow, *TWO, *SERVED[:1]), RATED).duration

@@ -266,6 +266,7 @@ def test_work_is_linear_in_layers(kind, monkeypatch):
     assert kind == "plain" or few.work.syncs
 
 
+@pytest.mark.wide
 def test_an_update_says_where_it_waits_and_what_its_phases_are():
     config = Qwen3Config(**SHAPE | SMALL)
     counts = plan_update(policy("exact, two passes", 48), config, World(checkpointing=True), Batch(4, 2, 24, 12))

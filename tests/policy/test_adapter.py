@@ -4,7 +4,8 @@ import functools
 
 import pytest
 import torch
-from conftest import POCKET, adapt, combine, log_gradients, make_rollouts, square_norm, tiny_model, wide
+from cases import wide
+from conftest import POCKET, adapt, combine, log_gradients, make_rollouts, square_norm, tiny_model
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 

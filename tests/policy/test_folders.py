@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from bad_folders import FAULTS, SOUND, TEMPLATES, make, renamed, said
-from conftest import wide
+from cases import wide
 from evaluating import run as evaluate
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny

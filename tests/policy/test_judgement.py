@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, same, wide
+from cases import wide
+from conftest import POCKET, ROOT, same
 from poisons import POISONS, spoilt
 from step_statistics import make_statistics
 from taken_steps import OneBatch, make_batch, take_steps

@@ -7,7 +7,8 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import tiny_model, wide
+from cases import wide
+from conftest import tiny_model
 from taken_steps import GROUP_SIZE, LENGTHS, REWARDS, TEMPERATURE, make_batch, take_steps
 from torch import Tensor
 

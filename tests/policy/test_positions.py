@@ -4,7 +4,8 @@ import random
 
 import pytest
 import torch
-from conftest import make_rollouts, tiny_model, wide
+from cases import wide
+from conftest import make_rollouts, tiny_model
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

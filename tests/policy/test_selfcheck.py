@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, wide
+from cases import wide
+from conftest import ROOT
 from planted import FAULTS, GRADED, coarser, deep, healthy
 
 from oblr.errors import SettingError

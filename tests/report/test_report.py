@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, SMALL, run_script, wide
+from cases import wide
+from conftest import ROOT, SMALL, run_script
 from step_statistics import Policy, Run, make_statistics
 
 from callbacks.rollouts import RolloutLog

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import warm
-from conftest import run_script, wide
+from cases import wide
+from conftest import run_script
 
 from oblr.record.curves import read_curves
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import wide
+from cases import wide
 
 from oblr.errors import RunError, SettingError
 from oblr.problem import Completion, Problem
@@ -359,7 +359,11 @@ def test_a_reward_that_only_this_process_knows(monkeypatch):
         score(pool, ["give 0"])
 
 
-def test_it_starts_without_the_libraries_of_the_run():
-    program = f"import sys, {MathReward.__module__}, oblr.rewards.workers; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+@pytest.mark.parametrize("module", [MathReward.__module__, obedient.__module__])
+def test_it_starts_without_the_libraries_of_the_run(module):
+    program = f"import sys, {module}, oblr.rewards.workers; print(*sys.modules)"
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | path, stdout=subprocess.PIPE, text=True, check=True
+    )
     assert not {"torch", "vllm", "transformers", "lightning"} & set(run.stdout.split())

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, run_script, same, weights, wide
+from cases import wide
+from conftest import ROOT, SMALL, run_script, same, weights
 from kept_responses import read_rollouts
 from lending import lent
 from safetensors.torch import load_file

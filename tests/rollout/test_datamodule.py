@@ -3,7 +3,8 @@ from functools import partial
 import broken_rewards
 import lightning as L
 import pytest
-from conftest import POCKET, wide
+from cases import wide
+from conftest import POCKET
 
 from oblr.data.mixture import Mixture
 from oblr.data.procedural import ReasoningGymProblems

@@ -4,7 +4,8 @@ import signal
 import threading
 
 import pytest
-from conftest import ROOT, wide
+from cases import wide
+from conftest import ROOT
 
 import oblr.rollout.deadline
 from oblr.errors import SyncTimeoutError

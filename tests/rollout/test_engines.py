@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, adapt, wide
+from cases import wide
+from conftest import POCKET, ROOT, adapt
 
 from oblr.batch.packing import pack
 from oblr.batch.types import Rollout, Sampling
@@ -33,10 +34,11 @@ def problems():
     return list(ReasoningGymProblems("chain_sum", 12, 5, "{expression} =\n", PARAMS))
 
 
-ENGINES = ["hf-tied", "vllm-tied", "server-tied", *wide("hf-untied", "vllm-untied")]
+ENGINES = ["hf-tied", "vllm-tied", *wide("hf-untied", "vllm-untied")]
+SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("server-tied", "server-untied")]
 
 
-@pytest.fixture(scope="module", params=[*ENGINES, pytest.param("server-untied", marks=pytest.mark.servers)])
+@pytest.fixture(scope="module", params=[*ENGINES, *SERVERS])
 def setting(request, tmp_path_factory):
     """(engine, its model's folder): the pocket model, as it is shipped or with a head of its own."""
     if request.param == "server-tied":

@@ -4,7 +4,8 @@ import json
 import shutil
 
 import pytest
-from conftest import POCKET, wide
+from cases import wide
+from conftest import POCKET
 from transformers import AutoTokenizer
 
 from oblr.batch.types import Sampling

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, same, weights, wide
+from cases import wide
+from conftest import POCKET, ROOT, same, weights
 from kept_responses import read_rollouts
 from lending import lent
 from test_ahead_server import RUN, now, problems  # noqa: F401 (a fixture)

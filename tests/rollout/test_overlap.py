@@ -6,7 +6,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from conftest import POCKET, wide
+from cases import wide
+from conftest import POCKET
 from test_datamodule import chain_sums, in_a_run
 
 from oblr.errors import EngineDiedError

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 import torch
-from conftest import POCKET, wide
+from cases import wide
+from conftest import POCKET
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401
 
 from oblr.batch.packing import pack

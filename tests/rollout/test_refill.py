@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 from apart import Apart
-from conftest import wide
+from cases import wide
 from patient_reward import of_some, solvable
 from test_ahead import STEPS, begun, parts, prompts, step, taken  # noqa: F401 (fixtures)
 from test_datamodule import chain_sums

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import wide
+from cases import wide
 from test_datamodule import in_a_run
 
 from oblr.batch.types import Sampling

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import pytest
 import torch
-from conftest import POCKET, wide
+from cases import wide
+from conftest import POCKET
 from test_datamodule import in_a_run
 from vllm.device_allocator.cumem import CuMemAllocator
 

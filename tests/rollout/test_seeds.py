@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import POCKET, wide
+from cases import wide
+from conftest import POCKET
 from test_datamodule import make
 from torch._dynamo import config as dynamo
 from torch._inductor import config as inductor
@@ -109,6 +110,7 @@ def test_ranks_share_what_one_alone_would_ask_for(engine, monkeypatch, ranks):
     )
 
 
+@pytest.mark.wide
 def test_evaluation_has_seeds_of_its_own(engine, monkeypatch):
     _, training = step(engine, monkeypatch, epoch=0, ranks=1)
     engine.asked.clear()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import POCKET, ROOT, wide
+from cases import wide
+from conftest import POCKET, ROOT
 from lending import lent
 from safetensors.torch import load_file
 from test_engines import largest_gap, problems, sampling, seeds_of  # noqa: F401

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import warm
+from cases import wide
 from collectives import recorded
-from conftest import ROOT, VOCAB, wide
+from conftest import ROOT, VOCAB
 from rank_worker import LENGTHS, POISONED, RANKS
 from safetensors.torch import load_file
 

@@ -9,7 +9,8 @@ import threading
 
 import pytest
 import warm
-from conftest import ROOT, SMALL, wide
+from cases import wide
+from conftest import ROOT, SMALL
 from screens import Screen, shown
 
 from oblr.run.terminal import print_error, quiet_terminal, say, unseen

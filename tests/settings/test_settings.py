@@ -339,7 +339,7 @@ def known():
     return found
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.data())
 def test_bad_values_end_in_one_line(known, data, tmp_path_factory):
     """By the command line's own way, in this process."""
@@ -359,6 +359,7 @@ def test_a_bad_value_of_every_setting_ends_in_one_line(script, tmp_path):
     assert not {override: one for override, one in found.items() if not is_right(one)}
 
 
+@pytest.mark.wide
 def test_every_setting_of_every_script_is_among_what_is_tried(known):
     tried = {(case.script, case.path) for case, _ in tries(random.Random(0))}
     assert {(case.script, case.path) for case in known if bad_values(case)} <= tried

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, wide
+from cases import wide
+from conftest import ROOT
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/statistics.md", *wide("docs/trl.md", "docs/lightning.md")])

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, wide
+from cases import wide
+from conftest import ROOT
 from trl_runs import trainer
 
 from oblr.errors import UnmeasuredError

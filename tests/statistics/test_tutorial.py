@@ -5,7 +5,8 @@ import re
 import pytest
 import trl_runs  # noqa: F401  # imports TRL, and leaves the environment as it was
 import tutorial
-from conftest import ROOT, wide
+from cases import wide
+from conftest import ROOT
 from tutorial import NOTEBOOK, cells, page, shown
 
 PAGE = NOTEBOOK.with_suffix(".md")

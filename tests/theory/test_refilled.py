@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import wide
+from cases import wide
 from laboratory import Laboratory
 
 from oblr.baselines.base import Groups
