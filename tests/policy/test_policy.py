@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import combine, log_gradients, square_norm, tiny_model
+from living import tensors
 from taken_steps import GROUP_SIZE, REWARDS, TEMPERATURE, OneBatch, make_batch, take_steps
 
+from callbacks.doctor import Doctor
 from callbacks.grad_stats import GradStats
 from oblr.baselines.base import Groups, all_groups
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
@@ -195,6 +197,26 @@ def test_the_update_moves_by_the_rate_against_the_gradient(tmp_path):
     assert 0 < stats.lr < 0.1
     for name, p in policy.scorer.lm.named_parameters():
         torch.testing.assert_close(p.data, before[name].data - stats.lr * policy.gradient[name])
+
+
+class Living(Doctor):
+    """Counts what is in memory after each step, beside what an observer of every step keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def on_train_epoch_end(self, trainer, policy):
+        trainer.callbacks[-1].statistics.clear()  # the tests' own
+        self.found.append(tensors())
+
+
+@pytest.mark.parametrize("passes", ["one", "two"])
+def test_no_step_leaves_anything_in_memory(tmp_path, passes):
+    living = Living()
+    batch, gradnorm = make_batch(tmp_path, True), GradNorms("exact", passes)
+    take_steps(tmp_path, batch, gradnorm=gradnorm, observers=[living], steps=5)
+    assert living.found[2] == living.found[3] == living.found[4]
 
 
 def test_a_stale_engine_stops_the_run(tmp_path):

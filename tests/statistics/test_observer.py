@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import adapt, tiny_model
+from living import tensors
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -108,6 +109,19 @@ def test_checkpointed_blocks(again):
     with GradientStatistics(lm) as statistics:
         backward(lm, ids, 2)
         check(statistics.step(), alone)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("group_size", [None, GROUP])
+def test_no_step_leaves_anything_in_memory(tied, group_size):
+    lm, found = tiny_model(tied), []
+    with GradientStatistics(lm, group_size) as statistics:
+        for _ in range(4):
+            backward(lm, tokens(lm), 2)
+            statistics.step()
+            lm.zero_grad()
+            found.append(tensors())
+    assert found[1] == found[2] == found[3]
 
 
 def test_two_forward_passes_before_a_backward_pass():

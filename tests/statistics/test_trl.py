@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import wide
 from conftest import ROOT
+from living import tensors
 from trl_runs import trainer
 
 from oblr.errors import UnmeasuredError
@@ -44,6 +45,14 @@ def test_a_run_ends_with_the_same_bits(case, steps, tmp_path):
         assert len(record.responses) == 8
         assert len(record.group_squares) == 2
         assert 0 < record.clipped <= 1
+
+
+@pytest.mark.parametrize("kind", ["grpo", *wide("rloo")])
+def test_no_step_leaves_anything_in_memory(kind, tmp_path):
+    one, found = trainer(tmp_path, kind, max_steps=5), []
+    watch(one, told=lambda _: found.append(tensors()))
+    one.train()
+    assert found[2] == found[3] == found[4]
 
 
 def caught(one):

@@ -37,8 +37,9 @@ class _Handed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
         with torch.no_grad(), no_autocast(gy):
-            ctx.hand(*ctx.saved_tensors, gy)
+            ctx.hand(x.detach(), gy)  # whoever kept x itself would keep the graph, and with it itself
         return gy, None, None
 
 

@@ -158,7 +158,8 @@ class Watcher:
         def log_probabilities(*args: Any, **kwargs: Any) -> Any:
             logps, *others = compute(*args, **kwargs)
             if logps.requires_grad:
-                logps.register_hook(lambda slope: self.slopes.append((slope.detach(), logps.detach())))
+                known = logps.detach()  # a hook that knew the tensor it is of would keep it, and its graph, for ever
+                logps.register_hook(lambda slope: self.slopes.append((slope.detach(), known)))
             return logps, *others
 
         return log_probabilities
