@@ -266,12 +266,12 @@ def test_no_change_of_value_scores(mutation):
     st.lists(st.sampled_from([*"0123456789+-*/^_!=<>,;.|()[]{}\\%$ xyzne", r"\frac", r"\text{", " or "]), max_size=40)
 )
 def test_any_text_is_read_and_is_itself_alone(pieces):
-    """And in less than a second of this process's own time: others may keep the machine busy."""
-    text, start = "".join(pieces), time.process_time()
+    """And in less than a second of this thread's own time: others may keep the machine busy."""
+    text, start = "".join(pieces), time.thread_time()
     assert same("424242", text) == (same("424242", text) and "424242" in re.sub(r"[^\d]", "", text))
     if text.strip():
         assert same(text, text)
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize("again", ["-", "!", "+-", r"\sqrt ", r"\log ", "2^", "{", "(", "|", "1+", "1,", "x=", "not "])

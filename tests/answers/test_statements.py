@@ -358,18 +358,18 @@ PIECES = [
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=60))
 def test_any_text_is_read_in_time(pieces):
-    """In this process's own time: others may keep the machine busy."""
-    start = time.process_time()
+    """In this thread's own time: others may keep the machine busy."""
+    start = time.thread_time()
     final_answer("".join(pieces))
-    assert time.process_time() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_however_often_it_is_repeated(piece):
-    start = time.process_time()
+    start = time.thread_time()
     final_answer(piece * 3000)
     final_answer(f"Thus it is 7{piece * 3000}")
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 1
 
 
 def test_the_page_says_what_is_found():
