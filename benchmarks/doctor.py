@@ -14,14 +14,14 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Self
 
 import torch
 from figures import ROOT, Estimate, Figure, at_least, at_most, parser, write
@@ -281,6 +281,45 @@ def command(
     return examine(result, runs, faults, every, more(), told, keep=bool(asked.only))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the doctor finds in a run, and whether that is right: first what belongs to its fault, and the culprit."""
+
+    run: str
+    seed: int
+    findings: list[str]
+    right: bool
+    culprit: bool | None
+    crossed: bool
+
+    @classmethod
+    def of(cls, run: str, seed: int, fault: Any, steps: Sequence[StepRecord], told: Callable[[Finding], bool]) -> Self:
+        """Of a run with a ``fault``, or None."""
+        findings = list(filter(told, diagnose(steps)))
+        right = fault is not None and bool(findings) and findings[0].name == fault.finding
+        culprit = None
+        if fault is not None and fault.culprit is not None:
+            culprit = bool(findings) and fault.culprit(findings[0], seed, steps)
+        return cls(run, seed, [one.name for one in findings], right, culprit, crossed(steps))
+
+
+def of_runs(name: str, seen: Sequence[Seen]) -> Iterator[Figure]:
+    """The figures of all runs with this fault, or without any; too few have no target."""
+    count = len(seen)
+    if name == HEALTHY:
+        false = f"{name}: findings", sum(len(one.findings) for one in seen), f"in {count} runs"
+        yield at_most(*false, count / 20) if count >= 2 * JUDGED else Figure(*false)
+    else:
+        yield share(f"{name}: right finding first", [one.right for one in seen], 0.95)
+    yield Figure(f"{name}: threshold on ‖ĝ‖ crossed", fmean(one.crossed for one in seen), f"of {count} runs")
+
+
+def share(name: str, held: Sequence[bool], target: float) -> Figure:
+    """In how many runs something held, which is judged where they are enough."""
+    of = name, fmean(held), f"of {len(held)} runs"
+    return at_least(*of, target) if len(held) >= JUDGED else Figure(*of)
+
+
 def examine(
     result: str,
     runs: Mapping[str, Sequence[int]],
@@ -295,35 +334,19 @@ def examine(
     Args:
         keep: also what the result says of other faults.
     """
-    figures, culprits, table, false = list[Figure](more), list[bool](), list[dict[str, object]](), 0
+    figures, every = list[Figure](more), list[Seen]()
     for name, seeds in runs.items():
-        right, seen = list[bool](), list[bool]()
-        whole = list[StepRecord]()
-        for seed in seeds:
-            steps = steps_of(name, seed)
-            whole += steps
-            findings, culprit = list(filter(told, diagnose(steps))), faults[name].culprit if name in faults else None
-            table.append({"run": name, "seed": seed, "findings": [one.name for one in findings]})
-            seen.append(crossed(steps))
-            right.append(name in faults and bool(findings) and findings[0].name == faults[name].finding)
-            if culprit:
-                culprits.append(bool(findings) and culprit(findings[0], seed, steps))
-            false += len(findings) if name == HEALTHY else 0
-        if name != HEALTHY and seeds:
-            first = f"{name}: right finding first", fmean(right), f"of {len(seeds)} runs"
-            figures.append(at_least(*first, 0.95) if len(seeds) >= JUDGED else Figure(*first))
-        elif seeds:
-            unasked = f"{HEALTHY}: findings", false, f"in {len(seeds)} runs"
-            figures.append(at_most(*unasked, len(seeds) / 20) if len(seeds) >= 2 * JUDGED else Figure(*unasked))
-        if seeds:
-            figures.append(Figure(f"{name}: threshold on ‖ĝ‖ crossed", fmean(seen), f"of {len(seeds)} runs"))
-        left = left_at_the_end(whole)
+        steps = {seed: steps_of(name, seed) for seed in seeds}
+        seen = [Seen.of(name, seed, faults.get(name), of, told) for seed, of in steps.items()]
+        figures += of_runs(name, seen) if seen else ()
+        left = left_at_the_end([step for of in steps.values() for step in of])
         if math.isfinite(left.value):
             called = f"{name}: left of the slope where updates end"
             figures.append(Estimate(called, left.value, "of what it was", low=left.low, high=left.high))
-    if culprits:
-        named = "culprit named right", fmean(culprits), f"of {len(culprits)} runs"
-        figures.append(at_least(*named, 0.99) if len(culprits) >= JUDGED else Figure(*named))
+        every += seen
+    if culprits := [one.culprit for one in every if one.culprit is not None]:
+        figures.append(share("culprit named right", culprits, 0.99))
+    table = [{"run": one.run, "seed": one.seed, "findings": one.findings} for one in every]
     if keep:
         earlier = json.loads((ROOT / "benchmarks" / "results" / f"{result}.json").read_text(encoding="utf-8"))
         table = [row for row in earlier["runs"] if row["run"] not in runs] + table
