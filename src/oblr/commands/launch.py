@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from oblr.commands.compose import RUN_PROCESS, composer, job_config, processes, register_resolvers
 from oblr.commands.near import unknown
 from oblr.commands.resume import locates, resumed, resuming, told
+from oblr.commands.typed import quoted, unreadable
 from oblr.commands.written import know_secrets
 from oblr.errors import FAULTS, REMEDIES, RunError, SettingError, page
 from oblr.run.launchers import find_world
@@ -50,6 +51,7 @@ def launch(config_name: str, command: str) -> None:
     keep_caches()
     logging.getLogger("hydra").setLevel(logging.CRITICAL)  # it logs what it then raises
     sys.excepthook = show_uncaught
+    sys.argv[1:] = map(quoted, sys.argv[1:])
 
     done: list[Path] = []
 
@@ -165,6 +167,8 @@ def _one_line(error: BaseException, script: str) -> str | None:
     if isinstance(error, InstantiationException) and not isinstance(causes[-1], TypeError | ImportError):
         return None
     if isinstance(error, HydraException):
+        if (wrong := unreadable(sys.argv[1:])) is not None:
+            return with_page(str(wrong), page(wrong.setting))
         with composer() as compose:
             meant = unknown(str(error), script, compose)
         if meant is not None and meant.setting not in DISTORTING:
