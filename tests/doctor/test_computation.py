@@ -110,7 +110,7 @@ def copied(steps, logprob, copies=4):
     """In step 20 the first places of group 3 hold the same text."""
 
     def same(one, step, place):
-        return replace(one, text="the same", logprob=logprob) if 24 <= place < 24 + copies else one
+        return replace(one, text="the same", length=9, logprob=logprob) if 24 <= place < 24 + copies else one
 
     return responses(steps, same, only=[20])
 
@@ -120,6 +120,17 @@ def test_copies_beyond_chance():
     assert found is not None
     assert (found.step, found.response) == (20, 24)
     assert "the same" in found.said
+
+
+def test_lost_bytes_and_other_lengths_are_no_copies():
+    def unreadable(one, step, place):
+        return replace(one, text=f"{one.text} \ufffd")
+
+    def longer_each(one, step, place):
+        return replace(one, length=place)
+
+    for alter in (unreadable, longer_each):
+        assert duplicates(responses(copied(HEALTHY, -10.0), alter)) is None
 
 
 def test_likely_texts_come_often():

@@ -47,7 +47,7 @@ def test_a_small_rate_is_not_too_large_whatever_the_first_step_was_paid():
 
 def ending(steps, at):
     """By an optimizer of any kind, with updates whose slope at their end is ``at`` on average."""
-    return [replace(step, onward=at + 0.1 * math.sin(step.step), plain=False) for step in steps]
+    return [replace(step, onward=at + 0.05 * (-1) ** step.step, plain=False) for step in steps]
 
 
 def test_updates_that_end_where_they_lead_up():
@@ -57,6 +57,18 @@ def test_updates_that_end_where_they_lead_up():
     assert rate_large(ending(HEALTHY, 0.1)) is None
     assert rate_large(ending(fallen(), -0.01)) is not None
     assert rate_large(ending(fallen(), 0.01)) is None
+
+
+def test_what_is_lost_bit_by_bit_is_judged_by_the_steps_until_then():
+    """Afterwards there is nothing to lose, and ends of updates say nothing."""
+
+    def losing(down, to=0.02, until=16):
+        steps = run(48, solved=lambda t: 0.5 + (to - 0.5) * min(t / until, 1))
+        return [replace(one, onward=down if one.step <= until else 0.04, plain=False) for one in steps]
+
+    assert rate_large(losing(-0.02)) is not None
+    assert rate_large(losing(0.02)) is None
+    assert rate_large(losing(-0.02, to=0.45)) is None
 
 
 def test_steps_that_hardly_move():

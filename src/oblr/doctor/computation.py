@@ -22,7 +22,9 @@ DRIFT = 0.1
 #: What is more than rounding makes in float32, and the factor by which new weights reduce it.
 DRIFTING, FALL = 0.003, 100.0
 #: log₁₀ of how likely all that is called a duplicate may be by chance, in a whole run.
-CHANCE = -4.0
+CHANCE = -3.0
+#: What a decoder writes for bytes that are no character.
+NO_CHARACTER = "\ufffd"
 
 
 def foreign_gradient(steps: Sequence[StepRecord]) -> Finding | None:
@@ -140,17 +142,18 @@ def duplicates(steps: Sequence[StepRecord]) -> Finding | None:
     """A response stands in its group more often than its own probability allows.
 
     Given one copy, each of the other G − 1 responses is the same with probability π(o|q), so their number is binomial.
-    The tail, times the number of responses looked at, is what chance would show in a run: below 10⁻⁴ it is none.
-    Nothing is said where log-probabilities or texts were not kept: at low entropy equal texts are usual.
+    The tail, times the number of responses looked at, is what chance would show in a run: below 10⁻³ it is none.
+    Nothing is said where log-probabilities or texts were not kept: at low entropy equal texts are usual. Texts in which
+    bytes are no characters are left out, since many lists of tokens look alike there.
     """
     looked, least = 0, (0.0, 0, 0, 0.0, 0)
     for at, step in enumerate(steps):
         places = {id(one): place for place, one in enumerate(step.responses)}
         for group in by_group(step):
-            copies: dict[str, list[Response]] = {}
+            copies: dict[tuple[str, int | None], list[Response]] = {}
             for one in group:
-                if one.text is not None and one.logprob is not None:
-                    copies.setdefault(one.text, []).append(one)
+                if one.text is not None and one.logprob is not None and NO_CHARACTER not in one.text:
+                    copies.setdefault((one.text, one.length), []).append(one)
                     looked += 1
             for same in copies.values():
                 # The same text may be of other tokens: the likeliest copy is what the others are compared with.

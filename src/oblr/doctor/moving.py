@@ -107,6 +107,21 @@ def broke(steps: Sequence[StepRecord]) -> int | None:
     return None
 
 
+def lost(steps: Sequence[StepRecord]) -> int | None:
+    """The place of the step by which the policy had lost half of what it could, bit by bit; None where it has not.
+
+    The mean reward of ten steps around it is below half that of an earlier ten, counted from the least, by the ends of
+    both 95 % intervals.
+    """
+    given = rewards(steps)
+    means = [fmean(known) - min(given) for step in steps if (known := rewards([step]))]
+    if len(means) < len(steps):
+        return None
+    tens = [mean(means[first : first + WINDOW]) for first in range(len(means) - WINDOW + 1)]
+    fallen = (last for last in range(WINDOW, len(tens)) if tens[last].high < 0.5 * max(one.low for one in tens[:last]))
+    return next((last + WINDOW // 2 for last in fallen), None)
+
+
 def rewards_of(group: Sequence[Response]) -> list[float]:
     return [one.reward for one in group if one.reward is not None]
 

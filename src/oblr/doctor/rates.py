@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from oblr.doctor.findings import Finding, percent, rewards
 from oblr.doctor.measures import Interval, mean, ratio, slope
-from oblr.doctor.moving import WINDOW, broke, solved
+from oblr.doctor.moving import WINDOW, broke, lost, solved
 from oblr.statistics.log import StepRecord
 
 #: Steps without which nothing is advised.
@@ -64,7 +64,8 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
     - where updates end they lead up. Of updates ``−η ĝ`` it is known how steeply: more than half as steeply as they
       lead down where they begin, by a 95 % interval (:func:`left_at_the_end`), so that a step gains less than three
       quarters of what the best one would. By another optimizer, or in a policy that has broken, the mean cosine of an
-      update with the next ``−ĝ`` lies below 0; by a 95 % interval if it has not broken.
+      update with the next ``−ĝ`` lies below 0: by a 95 % interval, unless the policy has broken, or has lost half of
+      what it could (:func:`lost`); then the steps until it had are looked at.
     """
     if (found := _upward(steps)) is not None:
         return found
@@ -93,14 +94,16 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
 
 
 def _upward(steps: Sequence[StepRecord]) -> Finding | None:
-    ends = [step.onward for step in steps if step.onward is not None]
+    broken, until = broke(steps) is not None, lost(steps)
+    seen = steps if until is None else steps[: max(until, WINDOW) + 1]
+    ends = [step.onward for step in seen if step.onward is not None]
     if len(ends) < WINDOW:
         return None
     cosine, left, plain = mean(ends), left_at_the_end(steps), all(step.plain for step in steps)
     evidence = f"where updates end they lead up: their mean cosine with the next −ĝ is {cosine}"
     if plain and left.high < -UNDONE:
         return _overshoot(steps, f"{evidence}, and the slope there {left} of what it was", 1 / (1 - left.value))
-    sure = cosine.value < 0 if broke(steps) is not None else not plain and cosine.high < 0
+    sure = cosine.value < 0 if broken or until is not None else not plain and cosine.high < 0
     return _overshoot(steps, evidence) if sure else None
 
 
