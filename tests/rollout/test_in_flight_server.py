@@ -43,7 +43,7 @@ def policies():
 
 def sampled_so_far(engine):
     """Tokens of all responses, as the server counts them."""
-    return float(re.search(r"generation_tokens_total\S* ([\d.e+]+)", engine._sampled())[1])
+    return float(re.search(r"generation_tokens_total(?:{.*})? ([\d.e+]+)", engine._sampled())[1])
 
 
 def crossed(groups):
