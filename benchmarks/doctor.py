@@ -58,14 +58,12 @@ class Fault:
         overrides: of the run's settings.
         change: what is altered before the run begins, given its seed.
         culprit: whether a finding names the response at fault, if there is one, given the seed and the steps.
-        times: as many steps as other runs have, where they cost less.
     """
 
     finding: str
     overrides: tuple[str, ...] = ()
     change: Change = lambda policy, data, seed: None
     culprit: Callable[[Finding, int, Sequence[StepRecord]], bool] | None = None
-    times: int = 1
 
 
 # --- what is planted ------------------------------------------------------------------------------------------------
@@ -178,7 +176,7 @@ FAULTS = {
     "ratio in bfloat16": Fault("coarse_ratio", ("policy.updates_per_batch=2",), coarse),
     "η × 8": Fault("rate_large", ("eta0=0.24",)),
     "η ÷ 30": Fault("rate_small", ("eta0=0.001",)),
-    "N = 2": Fault("few_prompts", ("rollout.prompts_per_step=2",), times=3),
+    "N = 2": Fault("few_prompts", ("rollout.prompts_per_step=2",)),
     "G = 64 with N = 2": Fault("large_groups", ("rollout.prompts_per_step=2", "rollout.group_size=64")),
     "a pooled baseline": Fault("pooled_baseline", ("baseline=batch_mean",)),
     "dead groups": Fault("dead_groups", change=batches(hopeless)),
@@ -211,7 +209,7 @@ def path_of(name: str, seed: int, folder: Path) -> Path:
 def steps_of(name: str, seed: int, folder: Path, count: int) -> list[StepRecord]:
     """Of the run of so many steps with this fault, which is trained if it has not been."""
     fault = FAULTS.get(name, Fault(""))
-    overrides = [*BASE, f"steps={fault.times * count}", f"seed={seed}", *fault.overrides]
+    overrides = [*BASE, f"steps={count}", f"seed={seed}", *fault.overrides]
 
     def train(part: Path) -> None:
         observed(overrides, Kept(part), "pocket", lambda policy, data: fault.change(policy, data, seed))

@@ -1,4 +1,4 @@
-"""Cases of tests."""
+"""Marks of a test's cases, for modules that must not load torch."""
 
 from typing import Any
 

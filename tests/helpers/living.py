@@ -1,4 +1,4 @@
-"""What is in memory."""
+"""A count of the tensors in memory."""
 
 import gc
 

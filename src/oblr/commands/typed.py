@@ -1,4 +1,4 @@
-"""What is typed, as Hydra's grammar has it."""
+"""Overrides of the command line, before Hydra's grammar reads them."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ def quoted(argument: str) -> str:
 
 
 def unreadable(arguments: Iterable[str]) -> SettingError | None:
-    """What is wrong with the first override that Hydra's grammar cannot read, if there is one."""
+    """The error of the first override that Hydra's grammar cannot read; None where it reads all of them."""
     parser = OverridesParser.create()
     for argument in arguments:
         name, equals, value = argument.partition("=")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean, median
 
 from oblr.doctor.findings import Finding, by_group, called, percent, quoted, rewards
@@ -110,16 +111,19 @@ def broke(steps: Sequence[StepRecord]) -> int | None:
 def lost(steps: Sequence[StepRecord]) -> int | None:
     """The place of the step by which the policy had lost half of what it could, bit by bit; None where it has not.
 
-    The mean reward of ten steps around it is below half that of an earlier ten, counted from the least, by the ends of
-    both 95 % intervals.
+    The mean reward of ten steps around it is below half that of an earlier ten, which share no step with them, counted
+    from the least, by the ends of both 95 % intervals.
     """
     given = rewards(steps)
     means = [fmean(known) - min(given) for step in steps if (known := rewards([step]))]
     if len(means) < len(steps):
         return None
     tens = [mean(means[first : first + WINDOW]) for first in range(len(means) - WINDOW + 1)]
-    fallen = (last for last in range(WINDOW, len(tens)) if tens[last].high < 0.5 * max(one.low for one in tens[:last]))
-    return next((last + WINDOW // 2 for last in fallen), None)
+    best = accumulate((one.low for one in tens), max)
+    fallen = (
+        first for first, (now, then) in enumerate(zip(tens[WINDOW:], best, strict=False), WINDOW) if now.high < then / 2
+    )
+    return next((first + WINDOW // 2 for first in fallen), None)
 
 
 def rewards_of(group: Sequence[Response]) -> list[float]:
