@@ -125,6 +125,7 @@ endif
 	$(PY) benchmarks/measured.py
 
 studies: smollm2
+	$(PY) studies/others.py
 	for name in bounds horizon estimators tasks tiers ratios second_update results along recomputed overshoot lost history prior advice advice_exact old lags; do $(PY) studies/$$name.py || exit 1; done
 	$(PY) benchmarks/measured.py
 

@@ -11,6 +11,7 @@ crossed. rl-doctor 0.2 is not on the package index that this was measured with.
 
 import json
 import math
+import os
 import random
 import tempfile
 import time
@@ -218,16 +219,23 @@ def steps_of(name: str, seed: int, folder: Path, count: int) -> list[StepRecord]
 
 
 def kept(path: Path, train: Callable[[Path], None]) -> list[StepRecord]:
-    """The steps of a run, which ``train`` writes to a file it is given if they are not at ``path``."""
+    """The steps of a run, which ``train`` writes to a file it is given if they are not at ``path``.
+
+    Raises:
+        ValueError: a file that lacks steps.
+    """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        part, start = path.with_suffix(".part"), time.time()
+        part, start = path.with_suffix(f".{os.getpid()}"), time.time()  # another process may make the same run
         part.unlink(missing_ok=True)
         train(part)
         part.rename(path)
         print(f"{path.stem}: {time.time() - start:.0f} s", flush=True)
     with path.open(encoding="utf-8") as lines:
-        return list(read(lines))
+        steps = list(read(lines))
+    if [step.step for step in steps] != [*range(1, len(steps) + 1)]:
+        raise ValueError(f"{path} lacks steps: delete it, and it is made anew")
+    return steps
 
 
 def crossed(steps: Sequence[StepRecord]) -> bool:

@@ -47,6 +47,8 @@ def main() -> None:
         shares = [sum(step.values()) / step["step"] - 1 for step in found]
         figures.append(median_ratio(f"{experiment}: all observers and loggers, of a step", shares, "", most=bound))
         whole = sum(step["step"] for step in found)
+        all_of_them = sum(sum(step.values()) for step in found) - whole
+        figures.append(Figure(f"{experiment}: all observers and loggers, of all steps", all_of_them / whole, ""))
         names = dict.fromkeys(name for step in found for name in step if name != "step")
         parts = {name: sum(step.get(name, 0.0) for step in found) / whole for name in names}
         for name, share in sorted(parts.items(), key=lambda part: -part[1]):

@@ -153,6 +153,8 @@ class KeptEngine:
         pass
 
 
+#: Where experiments of studies are.
+STUDIES = f"hydra.searchpath=['file://{ROOT}/studies/conf']"
 #: Small policies, each with an experiment of its own; `studies/tasks.py` measures what they differ in.
 TASKS = ("pocket", "pocket_graded", "pocket_rare", "pocket_long")
 
@@ -161,7 +163,7 @@ def composed(overrides: Sequence[str], experiment: str = "pocket") -> DictConfig
     """The configuration of ``python src/train.py experiment=…`` with these overrides."""
     register_resolvers()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", overrides=[f"experiment={experiment}", *overrides])
+        return compose("train", overrides=[f"experiment={experiment}", STUDIES, *overrides])
 
 
 def typed(folder: Path, *overrides: str) -> dict[str, Sequence[float]]:

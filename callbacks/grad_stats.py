@@ -28,7 +28,7 @@ class GradStats(Observer):
         every: steps between measurements that the step itself would not make.
     """
 
-    def __init__(self, every: Count = 5):
+    def __init__(self, every: Count = 10):
         self.every = every
         self.measured: Tensor | None = None
 

@@ -37,6 +37,7 @@ from comparisons import student
 from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, final, late
 from curves import draw
 from figures import ROOT, Estimate, Figure, write
+from others import PRETRAINED
 from training import TASKS, Record
 
 from oblr.run.progress import shown
@@ -104,7 +105,7 @@ CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
 PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
 #: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
 PENALTY = "pocket_penalty"
-PRIORS = (RLOO_NOISE, row("none", "noise_linear", rate=0.03), PRIOR)
+NONE = row("none", "noise_linear", rate=0.03)
 #: Long steps shortened to the median gradient so far, under rates that fall or not and under Theorem 4's.
 CLIPS = (
     *(row(OURS, f"{schedule}_clipped", rate=0.03) for schedule in ("constant", "linear", "cosine")),
@@ -192,9 +193,11 @@ PARTS = (
         SUMS,
         (RIVAL, DEFAULT, RLOO),
     ),
-    Part("prior", PRIORS, 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
-    Part("penalty", (RIVAL, DEFAULT, *PRIORS[1:]), 100, FIVE, (PENALTY,), (DEFAULT,)),
+    Part("prior", (RLOO_NOISE, PRIOR), 100, TEN, SHORT, (DEFAULT, RLOO_NOISE)),
+    Part("none", (NONE,), 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
+    Part("penalty", (RIVAL, DEFAULT, NONE, PRIOR), 100, FIVE, (PENALTY,), (DEFAULT,)),
     Part("clips", CLIPS, 100, FIVE, SUMS, (DEFAULT, COSINE)),
+    *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
 #: Of which there are pictures.
