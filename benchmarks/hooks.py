@@ -12,7 +12,7 @@ from lightning import Callback, LightningModule, Trainer
 
 #: These evaluate or save, which is work.
 WORKING = ("HeldOutEvaluation", "BenchmarkEvaluation", "Checkpoints")
-HOOKS = ("on_train_batch_start", "on_train_batch_end", "on_train_epoch_start", "on_train_epoch_end")
+HOOKS = [name for name in vars(Callback) if name.startswith("on_")]
 
 
 class Cost(Callback):
