@@ -26,6 +26,7 @@ def reference(tmp_path_factory):
     return Reference(SHORT, tmp_path_factory.mktemp("reference") / "run")
 
 
+@pytest.mark.wide
 def test_a_killed_run_ends_with_the_same_bits(reference, tmp_path):
     """While it writes a checkpoint, and during rollouts."""
     chain = kill_chain(reference, tmp_path / "run", seed=63)

@@ -100,9 +100,8 @@ def expected(data):
 @pytest.mark.parametrize(
     ("habits", "scored"),
     [
-        ([""], 12),
         (["tells nonsense"], 12),
-        *wide((["tells others"], None)),
+        *wide(([""], 12), (["tells others"], None)),
         (["dies", ""], 12),  # the second life's responses are the first one's
         (["garbles", ""], 12),
     ],

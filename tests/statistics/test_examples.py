@@ -10,7 +10,7 @@ from cases import wide
 from conftest import ROOT
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/statistics.md", *wide("docs/trl.md", "docs/lightning.md")])
+@pytest.mark.parametrize("page", ["README.md", *wide("docs/statistics.md", "docs/trl.md", "docs/lightning.md")])
 def test_an_example_runs(page, tmp_path):
     (example,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "models").symlink_to(ROOT / "models")
