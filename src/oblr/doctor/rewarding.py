@@ -66,10 +66,9 @@ def paid_for_nothing(steps: Sequence[StepRecord]) -> Finding | None:
     """Responses without content are paid, and better than others to the same prompts.
 
     Without content are those of at most a quarter of the median length in the first step. Compared inside the
-    groups that have both kinds and where one with content is not paid in full, so that easy prompts, which need few
-    words, do not count. Said where, of at least 20 such groups, empty responses get at least 95 % of the best reward
-    and 0.15 of it more than the others, by the ends of 95 % intervals over groups. Short and right is no illness: such
-    responses are not always paid where others fail.
+    groups that have both kinds, so that easy prompts, which need few words, do not count. Said where, of at least 20
+    such groups, empty responses get at least 95 % of the best reward and 0.15 of it more than the others, by the ends
+    of 95 % intervals over groups. Short and right is no illness: such responses are not always paid where others fail.
     """
     early = [one.length for step in steps[:1] for one in step.responses if one.length]
     if not early:
@@ -85,7 +84,7 @@ def paid_for_nothing(steps: Sequence[StepRecord]) -> Finding | None:
             empty = [one for length, one in known if length <= short]
             others = [one for length, one in known if length > short]
             found += len(empty)
-            if empty and any((one.reward or 0.0) < best for one in others):
+            if empty and others:
                 own, rest = (
                     fmean(((one.reward or 0.0) - least) / (best - least) for one in some) for some in (empty, others)
                 )
