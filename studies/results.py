@@ -17,7 +17,7 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
   a rival are taken seed by seed.
 - **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; it is the median over
   seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
-  two of a seed had different numbers of threads, no CPU times are compared.
+  two of a seed had different numbers of threads, no CPU times are compared. Updates over rollouts are of one run.
 
 Runs are kept beside ``studies/results/contest.parquet``; a second call goes on where the first was stopped, and
 ``--share 1/2`` and ``--share 2/2`` can run side by side, with ``OMP_NUM_THREADS=1`` for a core each. ``--kept``, when
@@ -210,12 +210,9 @@ def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
     return Estimate(name, middle, unit, low=low, high=high)
 
 
-MEASURES: dict[str, Callable[[Record], float]] = {
-    "final accuracy": final,
-    "late reward": late,
-    "area": area,
-    "area per token": area_per_token,
-}
+MEASURES: dict[str, Callable[[Record], float]] = {"final accuracy": final, "late reward": late, "area": area}
+#: Of all tasks together one more.
+OF_ALL = MEASURES | {"area per token": area_per_token}
 
 
 def over(records: Sequence[Record], rivals: Sequence[Record], measure: Callable[[Record], float]) -> list[float]:
@@ -247,6 +244,8 @@ def case_figures(
 
     pairs = list(zip(records, constant, strict=True))
     yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens), pairs), "× rival")
+    share = median(run.update_seconds / run.rollout_seconds for run in records)
+    yield Figure(f"{case.name}: updates, over rollouts", share, "× CPU time")
     if alike := [(run, other) for run, other in pairs if run.threads == other.threads]:
         whole = cost(lambda run: run.rollout_seconds + run.update_seconds, alike)
         yield Figure(f"{case.name}: CPU time", whole, "× rival")
@@ -282,7 +281,7 @@ def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
         rivals = {name: runs.of(other, seeds) for name, other in others.items()}
         constant = runs.of(replace(case, row=RIVAL), seeds)
         yield from case_figures(case, records, rivals, constant, runs.tuned(case))
-        for name, measure in MEASURES.items():
+        for name, measure in OF_ALL.items():
             for rival, theirs in rivals.items():
                 of_row = gaps.setdefault((case.row.name, name), {}).setdefault(rival, [])
                 of_row.append(over(records, theirs, measure))
