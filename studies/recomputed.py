@@ -155,7 +155,8 @@ def table(rows: Rows) -> Iterator[Figure]:
         name, _, what = title.partition(": ")
         measure, _, rival = what.partition(", over ")
         if name.startswith("all tasks, "):
-            on = [task for task in TASKS if title.replace("all tasks", task) in contest]
+            of_task = f"{name}: late reward, over {rival}"  # area per token stands there for all tasks alone
+            on = [task for task in TASKS if of_task.replace("all tasks", task) in contest]
             ours = over_tasks([gaps(rows, name.replace("all tasks", task), rival, measure) for task in on])
         elif name not in rows:  # a count
             continue

@@ -15,7 +15,7 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
   late reward is their mean over the last quarter of the steps, of far more samples; area is the mean over all. Each is
   a mean over seeds with Student's 95 % interval: five seeds are too few for percentiles of a bootstrap. Differences to
   a rival are taken seed by seed.
-- **Cost** is CPU time of rollouts and updates, and tokens sampled, over the constant rate's; it is the median over
+- **Cost** is CPU time of rollouts and updates over the constant rate's; it is the median over
   seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
   two of a seed had different numbers of threads, no CPU times are compared. Updates over rollouts are of one run.
 
@@ -243,7 +243,6 @@ def case_figures(
         return median(of(run) / of(other) for run, other in pairs)
 
     pairs = list(zip(records, constant, strict=True))
-    yield Figure(f"{case.name}: tokens", cost(lambda run: sum(run.tokens), pairs), "× rival")
     share = median(run.update_seconds / run.rollout_seconds for run in records)
     yield Figure(f"{case.name}: updates, over rollouts", share, "× CPU time")
     if alike := [(run, other) for run, other in pairs if run.threads == other.threads]:
