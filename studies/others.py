@@ -31,7 +31,7 @@ PRETRAINED = {
     ),
     "rotated": (
         *("pretraining.corpus._target_=others.turned", "~pretraining.corpus.mixture"),
-        *("pretraining.max_tokens=160", "pretraining.steps=400"),
+        *("pretraining.max_tokens=96", "pretraining.steps=300"),
     ),
 }
 Example = tuple[str, str, bool]  # prompt, response, whether the text ends
