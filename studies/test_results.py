@@ -7,7 +7,7 @@ import pytest
 from contest import Case, Runs
 from contest import late as reward
 from measured import results
-from results import ADAMW, CONTEST, COSINE, DEFAULT, SHORT
+from results import ADAMW, CONTEST, COSINE, DEFAULT, NONE, PENALTY, PRIOR, SHORT
 
 RIVALS = ("the constant rate's", "cosine's")
 MEASURES = ("final accuracy", "late reward", "area")
@@ -55,6 +55,18 @@ def test_in_final_accuracy_it_is_ahead_on_the_same_three_tasks_and_at_300_steps_
         assert sign(f"all tasks, {row}", RIVALS[0], "final accuracy") == "+"
     assert sign(f"pocket_graded, 300 steps, {OURS}, noise_linear", RIVALS[0], "final accuracy") == "="
     assert value(f"300 steps, {OURS}, noise_linear: tasks on which its area is ahead of every rival's") == 3
+
+
+def test_the_prior_is_ahead_on_four_tasks_and_on_each_run_and_none_is_not():
+    """At equal steps. None depends on where rewards have their zero."""
+    late, theirs = "late reward", "noise_linear's"
+    for task in (*SHORT, PENALTY):
+        row = f"{task}, 100 steps, {PRIOR.name}"
+        assert sign(row, theirs) == "+"
+        assert value(f"{row}: seeds whose {late} is ahead of {theirs}") == 5
+        assert value(f"{row}: second moment") < value(f"{task}, 100 steps, {DEFAULT.name}: second moment")
+    assert [sign(f"{task}, 100 steps, {PRIOR.name}", "RLOO's under noise_linear") for task in SHORT] == ["+"] * 3
+    assert [sign(f"{task}, 100 steps, {NONE.name}", theirs) for task in (*SHORT, PENALTY)] == ["=", "=", "+", "-"]
 
 
 def test_its_area_is_lower_on_graded_rewards_at_100_steps():
