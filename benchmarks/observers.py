@@ -5,8 +5,8 @@
 
 Each hook of a callback and each call of a logger is timed inside real runs, ``experiment=pocket`` and
 ``experiment=smollm2_cpu``. A step is what lies between the starts of two. Left out are callbacks that evaluate or save,
-which work and do not watch. Norms are the step's own here: a baseline that does without them would have them measured
-for the curves, every so many steps.
+which work and do not watch. Norms of groups with advantages are the step's own here; those of others are measured for
+the curves, every so many steps, so that the median step has none of them and all steps together do.
 """
 
 import json

@@ -293,7 +293,8 @@ def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
         ahead = sum(all(student(rival).low > 0 for rival in task) for task in zip(*of_rivals.values(), strict=True))
         title = f"{part.horizon} steps, {name}: tasks on which its {measured} is ahead of every rival's"
         yield Figure(title, ahead, f"of {len(part.tasks)}")
-    yield Figure(f"{part.name}: comparisons", sum(map(len, gaps.values())) * len(part.tasks), "")
+    of_cases = sum(len(rivals) for (_, measured), rivals in gaps.items() if measured in MEASURES)
+    yield Figure(f"{part.name}: comparisons", of_cases * len(part.tasks), "")
 
 
 def complete(part: Part, task: str, runs: Runs) -> bool:
