@@ -193,9 +193,11 @@ PARTS = (
         SUMS,
         (RIVAL, DEFAULT, RLOO),
     ),
-    Part("prior", (RLOO_NOISE, NONE, PRIOR), 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
+    Part("prior", (RLOO_NOISE, PRIOR), 100, TEN, SHORT, (DEFAULT, RLOO_NOISE)),
+    Part("none", (NONE,), 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
     Part("penalty", (RIVAL, DEFAULT, NONE, PRIOR), 100, FIVE, (PENALTY,), (DEFAULT,)),
     Part("clips", CLIPS, 100, FIVE, SUMS, (DEFAULT, COSINE)),
+    Part("clipped", CLIPS[1:3], 100, FIVE, SHORT[1:], (DEFAULT, COSINE)),
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
