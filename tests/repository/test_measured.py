@@ -53,13 +53,14 @@ def test_a_page_that_lacks_a_new_result_is_named(tmp_path):
     path = tmp_path / "benchmarks" / "results" / "observers.json"
     result = json.loads(path.read_text())
     result["figures"][0]["value"] += 0.5
+    shown = f" {100 * result['figures'][0]['value']:.1f} % ["
     path.write_text(json.dumps(result))
     command = [sys.executable, "benchmarks/measured.py", "--check"]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert checked.returncode != 0
     stale = re.findall(r"^Checking .*/(\w+\.md)", checked.stdout, flags=re.MULTILINE)
     assert stale == ["watching.md"]
-    assert re.search(r"^\+.* 51\.1 % \[1\.0, 1\.1\]", checked.stdout, flags=re.MULTILINE)
+    assert any(shown in line for line in checked.stdout.splitlines() if line.startswith("+"))
 
 
 @pytest.mark.parametrize(
