@@ -27,6 +27,7 @@ results of its own.
 """
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -201,6 +202,8 @@ PARTS = (
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
+#: As many steps of the default as take the CPU time of 100 with the prior; of these there is one comparison.
+SECONDS = Part("seconds", (DEFAULT,), 146, FIVE, (*SHORT, PENALTY), ())
 #: Of which there are pictures.
 DRAWN = ("claims", "long")
 QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), SUMS),)
@@ -220,6 +223,11 @@ OF_ALL = MEASURES | {"area per token": area_per_token}
 def over(records: Sequence[Record], rivals: Sequence[Record], measure: Callable[[Record], float]) -> list[float]:
     """Points by which runs are ahead of a rival's, seed by seed."""
     return [100 * (measure(a) - measure(b)) for a, b in zip(records, rivals, strict=True)]
+
+
+def update_share(records: Sequence[Record]) -> float:
+    """CPU time of updates over that of rollouts, which is the same whichever day a run was made."""
+    return median(run.update_seconds / run.rollout_seconds for run in records)
 
 
 def case_figures(
@@ -245,8 +253,7 @@ def case_figures(
         return median(of(run) / of(other) for run, other in pairs)
 
     pairs = list(zip(records, constant, strict=True))
-    share = median(run.update_seconds / run.rollout_seconds for run in records)
-    yield Figure(f"{case.name}: updates, over rollouts", share, "× CPU time")
+    yield Figure(f"{case.name}: updates, over rollouts", update_share(records), "× CPU time")
     if alike := [(run, other) for run, other in pairs if run.threads == other.threads]:
         whole = cost(lambda run: run.rollout_seconds + run.update_seconds, alike)
         yield Figure(f"{case.name}: CPU time", whole, "× rival")
@@ -316,9 +323,24 @@ def kept_parts(runs: Runs) -> Iterator[Part]:
             yield replace(part, tasks=tasks)
 
 
+def equal_seconds(runs: Runs) -> Iterator[Figure]:
+    """The prior over the default with more steps, which takes as long; on those tasks of which all runs are there."""
+    for case in SECONDS.cases():
+        prior, alike = Case(case.task, PRIOR, 100), Case(case.task, DEFAULT, 100)
+        try:
+            ours, theirs, fewer = runs.of(prior, FIVE), runs.of(case, FIVE), runs.of(alike, FIVE)
+        except MissingRunError:
+            continue
+        yield Figure(f"{case.name}: η₀", runs.tuned(case) or math.nan, "tuned")
+        yield over_seeds(f"{case.name}: late reward", "%", [100 * late(run) for run in theirs])
+        yield over_seeds(f"{prior.name}: late reward, over {case.name}", "points", over(ours, theirs, late))
+        steps = 100 * (1 + update_share(ours)) / (1 + update_share(fewer))
+        yield Figure(f"{case.name}: steps that take as long as 100 with the prior", steps, "")
+
+
 def kept_figures(runs: Runs) -> list[Figure]:
     """The table of what is there."""
-    return [figure for part in kept_parts(runs) for figure in part_figures(part, runs)]
+    return [*(figure for part in kept_parts(runs) for figure in part_figures(part, runs)), *equal_seconds(runs)]
 
 
 def picture(part: Part, runs: Runs) -> None:
@@ -341,7 +363,7 @@ def write_kept(runs: Runs) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", default="1/1", metavar="K/N", help="of the cases")
-    parser.add_argument("--only", choices=[part.name for part in PARTS], help="a part of the table")
+    parser.add_argument("--only", choices=[part.name for part in (*PARTS, SECONDS)], help="a part of the table")
     parser.add_argument("--kept", action="store_true", help="the table of what is there")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
@@ -350,7 +372,7 @@ def main() -> None:
         kept.lines_of(path).unlink(missing_ok=True)
         runs, parts = Runs(path, (101,), ("rollout.prompts_per_step=4", "data.held_out.size=8")), QUICK
     else:
-        runs, parts = Runs(CONTEST), [part for part in PARTS if arguments.only in (None, part.name)]
+        runs, parts = Runs(CONTEST), [part for part in (*PARTS, SECONDS) if arguments.only in (None, part.name)]
     share, shares = map(int, arguments.share.split("/"))
     todo = [] if arguments.kept else [(part, case) for part in parts for case in [*part.cases()][share - 1 :: shares]]
     with shown(len(todo), 0, "configurations") as display:
