@@ -1,6 +1,7 @@
 """Runs on disk: a table of columns, which is small, and beside it a file with a line for each run made since.
 
-Squares of gradients and learning rates are kept to 13 binary digits, 1 part in 8,192. All else is as it was measured.
+Squares of gradients and learning rates are kept to 13 binary digits, 1 part in 8,192, and products of gradients, which
+are summed over steps, to 7. All else is as it was measured.
 """
 
 import json
@@ -13,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-#: Of every step: nearly all of these numbers are different, so that their bytes are sorted by place.
-ROUNDED = ("mean_square", "square_mean", "alignment", "lr")
-#: Binary digits after the first that a rounded number keeps of the 23 of float32.
-DIGITS = 12
-#: Whose values come again, or much like each other: each is kept once. Means of rewards are float32's.
-ALIKE = ("overrides", "reward", "tokens")
+#: Of every step: binary digits after the first that a number keeps of the 23 of float32.
+ROUNDED = {"mean_square": 12, "square_mean": 12, "alignment": 6, "lr": 12}
+#: Whose values are nearly all different, so that their bytes are sorted by place.
+DIFFERENT = (*ROUNDED, "tokens")
+#: Whose values come again: each is kept once. Means of rewards are float32's.
+ALIKE = ("overrides", "reward")
 SCHEMA = pa.schema(
     {
         **{"task": pa.string(), "overrides": pa.list_(pa.string()), "revision": pa.string()},
@@ -66,7 +67,7 @@ def fold(table: Path) -> None:
     if unknown := set().union(*rows) - {*SCHEMA.names}:
         raise ValueError(f"{table} has no column for {', '.join(sorted(unknown))}")
     for row in rows:
-        row |= {name: rounded(row[name]) for name in ROUNDED if row.get(name) is not None}
+        row |= {name: rounded(row[name], digits) for name, digits in ROUNDED.items() if row.get(name) is not None}
     unfinished = table.with_suffix(".unfinished")
     pq.write_table(
         pa.Table.from_pylist(rows, SCHEMA),
@@ -74,13 +75,13 @@ def fold(table: Path) -> None:
         compression="zstd",
         compression_level=22,
         use_dictionary=["task", "revision", *(f"{name}.list.element" for name in ALIKE)],
-        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in ROUNDED},
+        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in DIFFERENT},
     )
     unfinished.replace(table)
     lines_of(table).unlink(missing_ok=True)
 
 
-def rounded(numbers: Sequence[float]) -> NDArray[np.float32]:
-    """Numbers to :data:`DIGITS` binary digits, so that the bytes of the others are all alike."""
+def rounded(numbers: Sequence[float], digits: int) -> NDArray[np.float32]:
+    """Numbers to so many binary digits after the first, so that the bytes of the others are all alike."""
     fractions, exponents = np.frexp(np.asarray(numbers, np.float64))
-    return np.ldexp(np.round(fractions * 2.0 ** (DIGITS + 1)), exponents - DIGITS - 1).astype(np.float32)
+    return np.ldexp(np.round(fractions * 2.0 ** (digits + 1)), exponents - digits - 1).astype(np.float32)

@@ -128,6 +128,8 @@ def counted(rates: dict[float, dict[int, Run]]) -> dict[int, Run]:
 def gaps(rows: Rows, name: str, rival: str, measure: str) -> list[float]:
     """Points by which a row is ahead, seed by seed, on the seeds that both have."""
     task, steps, _ = name.split(", ", 2)
+    rival, _, longer = rival.partition(" of ")  # so many steps
+    steps = longer or steps
     ours, theirs = counted(rows[name]), counted(rows[f"{task}, {steps}, {RIVALS[rival]}"])
     return [measured(ours[s], measure) - measured(theirs[s], measure) for s in sorted({*ours} & {*theirs})]
 

@@ -107,7 +107,7 @@ PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
 #: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
 PENALTY = "pocket_penalty"
 NONE = row("none", "noise_linear", rate=0.03)
-#: Long steps shortened to the median gradient so far, under rates that fall; and, on sums alone, under one that does not
+#: Long steps shortened to the median gradient so far, under rates that fall; on sums alone also under a constant rate,
 #: and under Theorem 4's, with a decay or without.
 FALLING = tuple(row(OURS, f"{schedule}_clipped", rate=0.03) for schedule in ("linear", "cosine"))
 CLIPS = (
@@ -335,7 +335,8 @@ def equal_seconds(runs: Runs) -> Iterator[Figure]:
             continue
         yield Figure(f"{case.name}: η₀", runs.tuned(case) or math.nan, "tuned")
         yield over_seeds(f"{case.name}: late reward", "%", [100 * late(run) for run in theirs])
-        yield over_seeds(f"{prior.name}: late reward, over {case.name}", "points", over(ours, theirs, late))
+        longer = f"{RIVALS[DEFAULT]} of {case.horizon} steps"
+        yield over_seeds(f"{prior.name}: late reward, over {longer}", "points", over(ours, theirs, late))
         steps = 100 * (1 + update_share(ours)) / (1 + update_share(fewer))
         yield Figure(f"{case.name}: steps that take as long as 100 with the prior", steps, "")
 
