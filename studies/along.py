@@ -26,7 +26,7 @@ import numpy as np
 from contest import Case, Row, Runs, area, late
 from curves import draw_norms
 from figures import ROOT, Estimate, Figure, write
-from results import ADAMW, CONTEST, COSINE, DEFAULT, FIVE, RIVAL, RLOO, SHORT, SNR, TEN, over_seeds, row
+from results import ADAMW, CONTEST, COSINE, DEFAULT, FALLING, FIVE, RIVAL, RLOO, SHORT, SNR, TEN, over_seeds, row
 from training import Record
 
 #: First and last of the steps over which norms are looked at.
@@ -133,6 +133,10 @@ def falls(runs: Runs) -> Iterator[Figure]:
     )
     fell = min(min(runs(case, 0.06, seed).reward[10:]) for seed in runs.tuning_seeds)
     yield Figure(f"{case.name}, η₀ = 0.06: least reward after step 10, tuning seeds", 100 * fell, "%")
+
+    clipped = runs.of(Case(RARE, FALLING[1], 100), FIVE)
+    fell = min(min(record.reward[10:]) for record in clipped)
+    yield Figure(f"{RARE}, clipped cosine: least reward after step 10", 100 * fell, "%")
 
     def spread(task: str, of: Row) -> float:
         rewards = [100 * late(record) for record in runs.of(Case(task, of, 300), TEN)]

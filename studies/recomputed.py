@@ -66,6 +66,21 @@ CLAIMS = (
         (f"{task}, 100 steps, {DEFAULT}, schedule.power=0.5", "noise_linear's", "late reward", "=")
         for task in ("pocket", "pocket_rare")
     ),
+    *(
+        (f"{task}, 100 steps, gradient_weighted, linear_clipped", "noise_linear's", "late reward", "=")
+        for task in SHORT
+    ),
+    ("pocket, 100 steps, gradient_weighted, constant_clipped", "noise_linear's", "late reward", "-"),
+    *(
+        (
+            f"pocket, 100 steps, gradient_weighted, snr_clipped{name}estimator={estimator}",
+            "noise_linear's",
+            "late reward",
+            "-",
+        )
+        for name in (", schedule.", "_linear, schedule.schedule.")
+        for estimator in ("plug_in", "ema")
+    ),
     ("pocket, 25 steps, gradient_weighted, constant", "RLOO's", "area", "="),
     ("pocket, 25 steps, none, constant", "RLOO's", "area", "+"),
     ("pocket, 25 steps, none, constant", "the constant rate's", "area", "="),

@@ -7,7 +7,7 @@ import pytest
 from contest import Case, Runs
 from contest import late as reward
 from measured import results
-from results import ADAMW, CONTEST, COSINE, DEFAULT, NONE, PENALTY, PRIOR, SHORT
+from results import ADAMW, CONTEST, COSINE, DEFAULT, NONE, PARTS, PENALTY, PRIOR, SHORT
 
 RIVALS = ("the constant rate's", "cosine's")
 MEASURES = ("final accuracy", "late reward", "area")
@@ -90,6 +90,21 @@ def test_clipping_under_the_same_decay_ties():
     for task in ("pocket", "pocket_rare"):
         assert signs(f"{task}, {row}", "noise_linear's", "late reward", "final accuracy") == "=="
     assert sign(f"all tasks, {row}", "noise_linear's", "area") == "-"
+
+
+def test_rates_that_fall_tie_with_it_when_they_clip_and_no_other_that_clips_does():
+    for task in (*SHORT, "all tasks"):
+        for name in ("linear_clipped", "cosine_clipped"):
+            assert sign(f"{task}, 100 steps, {OURS}, {name}", "noise_linear's") == "="
+    others = [case.row.name for case in next(part for part in PARTS if part.name == "clips").cases()]
+    assert len(others) == 5
+    assert all(sign(f"{SUMS}{name}", "noise_linear's") == "-" for name in others)
+
+
+def test_in_as_many_seconds_the_prior_ties_with_the_default():
+    found = [name for name in results("contest") if name.endswith("over noise_linear's of 146 steps")]
+    assert len(found) >= 2
+    assert all(results("contest")[name]["low"] < 0 < results("contest")[name]["high"] for name in found)
 
 
 def test_adamw_with_cosine_ties_by_late_reward_and_the_schedule_helps_under_it():
