@@ -27,7 +27,6 @@ results of its own.
 """
 
 import argparse
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -332,7 +331,8 @@ def equal_seconds(runs: Runs) -> Iterator[Figure]:
             ours, theirs, fewer = runs.of(prior, FIVE), runs.of(case, FIVE), runs.of(alike, FIVE)
         except MissingRunError:
             continue
-        yield Figure(f"{case.name}: η₀", runs.tuned(case) or math.nan, "tuned")
+        if (rate := runs.tuned(case)) is not None:
+            yield Figure(f"{case.name}: η₀", rate, "tuned")
         yield over_seeds(f"{case.name}: late reward", "%", [100 * late(run) for run in theirs])
         longer = f"{RIVALS[DEFAULT]} of {case.horizon} steps"
         yield over_seeds(f"{prior.name}: late reward, over {longer}", "points", over(ours, theirs, late))
