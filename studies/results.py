@@ -181,7 +181,7 @@ FIVE = TEN[:5]
 SHORT, SUMS = TASKS[:3], TASKS[:1]
 PARTS = (
     Part("claims", CLAIMS, 100, TEN, rivals=(RIVAL, COSINE)),
-    Part("noise", (NOISE,), 100, FIVE, rivals=(RIVAL, COSINE)),
+    Part("noise", (NOISE,), 100, FIVE, rivals=(RIVAL, COSINE, DEFAULT)),
     Part("decay", (LINEAR,), 100, FIVE, SHORT, (RIVAL, DEFAULT)),
     Part("adamw", ADAMS, 100, FIVE, SUMS, (ADAMW, DEFAULT)),
     Part("clipping", (CLIPPED,), 100, FIVE, ("pocket", "pocket_rare"), (DEFAULT,)),
