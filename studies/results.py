@@ -202,7 +202,7 @@ PARTS = (
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
-#: As many steps of the default as take the CPU time of 100 with the prior; of these there is one comparison.
+#: More steps of the default, which take about as long as 100 with the prior; of these there is one comparison.
 SECONDS = Part("seconds", (DEFAULT,), 146, FIVE, (*SHORT, PENALTY), ())
 #: Of which there are pictures.
 DRAWN = ("claims", "long")
@@ -323,8 +323,8 @@ def kept_parts(runs: Runs) -> Iterator[Part]:
             yield replace(part, tasks=tasks)
 
 
-def equal_seconds(runs: Runs) -> Iterator[Figure]:
-    """The prior over the default with more steps, which takes as long; on those tasks of which all runs are there."""
+def beside_longer(runs: Runs) -> Iterator[Figure]:
+    """The prior over the default with more steps; on those tasks of which all runs are there."""
     for case in SECONDS.cases():
         prior, alike = Case(case.task, PRIOR, 100), Case(case.task, DEFAULT, 100)
         try:
@@ -342,7 +342,7 @@ def equal_seconds(runs: Runs) -> Iterator[Figure]:
 
 def kept_figures(runs: Runs) -> list[Figure]:
     """The table of what is there."""
-    return [*(figure for part in kept_parts(runs) for figure in part_figures(part, runs)), *equal_seconds(runs)]
+    return [*(figure for part in kept_parts(runs) for figure in part_figures(part, runs)), *beside_longer(runs)]
 
 
 def picture(part: Part, runs: Runs) -> None:

@@ -101,10 +101,12 @@ def test_rates_that_fall_tie_with_it_when_they_clip_and_no_other_that_clips_does
     assert all(sign(f"{SUMS}{name}", "noise_linear's") == "-" for name in others)
 
 
-def test_in_as_many_seconds_the_prior_ties_with_the_default():
+def test_over_146_steps_the_default_ties_with_the_prior_and_takes_longer():
     found = [name for name in results("contest") if name.endswith("over noise_linear's of 146 steps")]
-    assert len(found) >= 2
+    assert len(found) == 3
     assert all(results("contest")[name]["low"] < 0 < results("contest")[name]["high"] for name in found)
+    alike = [name for name in results("contest") if name.endswith("steps that take as long as 100 with the prior")]
+    assert all(100 < value(name) < 146 for name in alike)
 
 
 def test_adamw_with_cosine_ties_by_late_reward_and_the_schedule_helps_under_it():
