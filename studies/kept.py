@@ -1,7 +1,7 @@
 """Runs on disk: a table of columns, which is small, and beside it a file with a line for each run made since.
 
-Squares of gradients are kept to 12 binary digits, 1 part in 4,096, learning rates to 8, and products of gradients, which
-are summed over steps, to 7. All else is as it was measured.
+Squares of gradients are kept to 12 binary digits, 1 part in 4,096, learning rates to 8, and products of gradients,
+which are summed over steps, to 7. All else is as it was measured.
 """
 
 import json
