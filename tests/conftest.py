@@ -229,6 +229,8 @@ def run_script(script: str, *overrides: str, cold: bool = False) -> subprocess.C
 def pocket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
     """A vLLM server with the pocket policy, which takes weights in small pieces; it takes long to start."""
     engine = ServerEngine(str(POCKET), "float32", 128, str(tmp_path_factory.mktemp("server") / "log"), piece_mib=0.1)
+    engine.arguments += ["--worker-extension-cls", "slow_worker.SlowTransfer"]
+    engine.environment["PYTHONPATH"] += os.pathsep + str(ROOT / "tests" / "helpers")
     engine.start()
     yield engine
     engine.close()

@@ -25,10 +25,18 @@ PROMPTS = [[5 + q % 7, 6, 7, 8 + q] for q in range(16)]
 
 
 @pytest.fixture
-def engine(pocket_server):
-    pocket_server.in_flight = True
+def slow_server(pocket_server):
+    """100 tokens take two seconds and more."""
+    pocket_server.server.post("/collective_rpc", method="take_time", args=[0.02])
     yield pocket_server
-    pocket_server.in_flight = False
+    pocket_server.server.post("/collective_rpc", method="take_time", args=[0.0])
+
+
+@pytest.fixture
+def engine(slow_server):
+    slow_server.in_flight = True
+    yield slow_server
+    slow_server.in_flight = False
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +62,9 @@ def crossed(groups):
 def sampled_across(engine, policies, sampling, least):
     """Responses, ``least`` of them with the second policy's weights in their midst.
 
-    They are asked for again where a busy machine is too late with the weights.
+    They are asked for again where a machine stands still for seconds and is too late with the weights.
     """
-    for _ in range(20):
+    for _ in range(3):
         engine.sync(policies[1].weights(), 1)
         enough = sampled_so_far(engine) + 10 * len(PROMPTS) * sampling.n
         with ThreadPoolExecutor() as pool:
@@ -66,7 +74,7 @@ def sampled_across(engine, policies, sampling, least):
             engine.sync(policies[2].weights(), 2)
         if len(crossed(groups := asked.result())) >= least:
             return groups
-    pytest.fail("new weights came into the midst of too few responses, twenty times")
+    pytest.fail("new weights came into the midst of too few responses, three times")
 
 
 def gaps(policy, prompt, completion):
@@ -133,13 +141,13 @@ def check(folder, steps, ahead, now):
 
 @pytest.mark.wide
 def test_new_weights_come_into_the_midst_of_all_batches_and_none_is_lost(
-    train, tmp_path, pocket_server, now, monkeypatch
+    train, tmp_path, slow_server, now, monkeypatch
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "helpers"), prepend=":")
     target = "rollout.engines.server._target_=meeting.MeetingServer"
     settings = "steps=4", "~callbacks.evaluation", *LONG
     own = (target, "rollout.ahead=1", "rollout.in_flight=true", "rollout.recording.write=true")
-    with lent(pocket_server) as url:
+    with lent(slow_server) as url:
         result = train(*settings, *RUN[:1], *url, *own)
     assert result.returncode == 0, result.stderr
     assert "warning" not in result.stdout
