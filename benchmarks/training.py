@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import hydra
 import lightning as L
@@ -44,7 +45,10 @@ class Record:
 
     Attributes:
         accuracy: held-out sampled accuracy (a graded reward's mean), by the steps before it.
+        greedy: held-out accuracy of greedy responses after the last step; NaN where none were asked for.
         reward, lr, mean_square, square_mean: of every step; the latter two are the moments M1 and M2.
+        best: of every step, the mean over prompts of the group's largest reward: pass@G of right and wrong answers.
+        entropy: of every step, nats: the mean of −log μ over all sampled tokens.
         alignment: ``⟨ĝ_t, ĝ_(t−1)⟩`` of every step under SGD; NaN where either is 0, and under other optimizers.
         tokens: responses' tokens, of every step.
         rollout_seconds, update_seconds: CPU time of all rollouts, and of all updates.
@@ -53,7 +57,10 @@ class Record:
     """
 
     accuracy: dict[str, float] = field(default_factory=dict)
+    greedy: float = math.nan
     reward: list[float] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
     lr: list[float] = field(default_factory=list)
     mean_square: list[float] = field(default_factory=list)
     square_mean: list[float] = field(default_factory=list)
@@ -92,6 +99,8 @@ class Recorder(HeldOutEvaluation):
         record.update_seconds += self.lap()
         self.stats.on_step(trainer, policy, stats)
         record.reward.append(batch.rewards.mean().item())
+        record.best.append(batch.rewards.amax(1).mean().item())
+        record.entropy.append(-fmean(one for each in batch.rollouts for one in each.completion.logprobs))
         record.lr.append(stats.lr)
         record.mean_square.append(stats.moments.mean_square)
         record.square_mean.append(stats.moments.square_mean)
@@ -115,6 +124,8 @@ class Recorder(HeldOutEvaluation):
     def evaluate(self, trainer: Trainer) -> None:
         sampling = replace(rollout_data(trainer).sampling, n=self.samples)
         self.record.accuracy[str(trainer.current_epoch)] = self.accuracy(trainer, sampling).mean
+        if trainer.current_epoch == trainer.max_epochs:
+            self.record.greedy = self.accuracy(trainer, replace(sampling, n=1, temperature=0.0)).mean
 
 
 class KeptEngine:

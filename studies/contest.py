@@ -143,9 +143,14 @@ def final(record: Record) -> float:
     return list(record.accuracy.values())[-1]
 
 
+def last_quarter(values: Sequence[float]) -> float:
+    """Their mean over the last quarter of the training steps."""
+    return statistics.mean(values[-max(len(values) // 4, 1) :])
+
+
 def late(record: Record) -> float:
     """Mean reward over the last quarter of the training steps, whose problems are never the same."""
-    return statistics.mean(record.reward[-max(len(record.reward) // 4, 1) :])
+    return last_quarter(record.reward)
 
 
 def area(record: Record) -> float:

@@ -15,6 +15,7 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
   late reward is their mean over the last quarter of the steps, of far more samples; area is the mean over all. Each is
   a mean over seeds with Student's 95 % interval: five seeds are too few for percentiles of a bootstrap. Differences to
   a rival are taken seed by seed.
+- **Greedy accuracy**, the best of a prompt's eight responses and entropy are of runs since 29 November 2026 alone.
 - **Cost** is CPU time of rollouts and updates over the constant rate's; it is the median over
   seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
   two of a seed had different numbers of threads, no CPU times are compared. Updates over rollouts are of one run.
@@ -30,11 +31,12 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import kept
 import neighbours  # noqa: F401
 from comparisons import student
-from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, final, late
+from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, final, last_quarter, late
 from curves import draw
 from figures import ROOT, Estimate, Figure, write
 from others import PRETRAINED
@@ -216,6 +218,12 @@ def over_seeds(name: str, unit: str, values: Sequence[float]) -> Estimate:
 
 
 MEASURES: dict[str, Callable[[Record], float]] = {"final accuracy": final, "late reward": late, "area": area}
+#: Of runs that kept them, by their units.
+KEPT: dict[str, tuple[str, Callable[[Record], float]]] = {
+    "greedy accuracy": ("%", lambda run: 100 * run.greedy),
+    "late best of each group": ("%", lambda run: 100 * last_quarter(run.best)),
+    "late entropy": ("nats", lambda run: last_quarter(run.entropy)),
+}
 #: Of all tasks together one more.
 OF_ALL = MEASURES | {"area per token": area_per_token}
 
@@ -245,9 +253,12 @@ def case_figures(
         for rival, theirs in rivals.items():
             gaps = over(records, theirs, measure)
             yield over_seeds(f"{case.name}: {name}, over {rival}", "points", gaps)
-            if measure is late:
+            if measure is late and student(gaps).low > 0:
                 ahead = sum(gap > 0 for gap in gaps)
                 yield Figure(f"{case.name}: seeds whose {name} is ahead of {rival}", ahead, f"of {len(gaps)}")
+
+    for name, (unit, measure) in KEPT.items() if all(run.best for run in records) else ():
+        yield over_seeds(f"{case.name}: {name}", unit, [measure(run) for run in records])
 
     def cost(of: Callable[[Record], float], pairs: Sequence[tuple[Record, Record]]) -> float:
         return median(of(run) / of(other) for run, other in pairs)
@@ -355,6 +366,12 @@ def picture(part: Part, runs: Runs) -> None:
     draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
 
 
+def of_claim(run: dict[str, Any]) -> bool:
+    """Whether a kept run is of the rates that a claim is about, whose steps :mod:`overshoot` measures."""
+    *row, rate = run["overrides"][:3]
+    return rate.startswith("eta0=") and tuple(row) in {claimed.overrides for claimed in CLAIMS}
+
+
 def write_kept(runs: Runs) -> None:
     write("contest", kept_figures(runs))  # first: pictures that differ would count as changes of the code
     for part in kept_parts(runs):
@@ -386,7 +403,7 @@ def main() -> None:
     if arguments.quick:
         write("results-quick", [figure for part in parts for figure in part_figures(part, runs)])
     elif arguments.kept or (shares == 1 and arguments.only is None):
-        kept.fold(CONTEST)
+        kept.fold(CONTEST, of_claim)
         write_kept(Runs(CONTEST, makes=False))
 
 
