@@ -2,9 +2,9 @@
 
     python studies/pretrained.py [--share K/N] [--moments TASK] [--kept] [--quick]
 
-- **Moments** (``--moments``): at the model as it was published, and after 60 steps of RLOO, 16 prompts with 256
-  responses to each: second moments ``Σ A_i² n_i`` of each baseline over RLOO's and the optimum's, as ``prior.py`` has
-  them, and of one that weighs by norms of logits.
+- **Moments** (``--moments``): at the model as it was published, and but for ``--untrained`` after 60 steps of RLOO; 16
+  prompts with 256 responses to each, or as many as ``--responses`` says: second moments ``Σ A_i² n_i`` of each baseline
+  over RLOO's and the optimum's, as ``prior.py`` has them, and of one that weighs by norms of logits.
 - **Runs**: 60 steps of 16 prompts × 8 responses on sums of two numbers of one or two digits, each baseline at three
   rates a factor of two apart, three seeds. Each run has a linear decay and its long steps shortened to the median norm
   so far. Differences to RLOO are taken at the same rate, seed by seed, with Student's 95 % interval.
@@ -72,7 +72,7 @@ def logit_moments(name: str, place: Place) -> Iterator[Figure]:
 
 
 def moments(task: str, more: Sequence[str], horizon: int, prompts: int, responses: int) -> Iterator[Figure]:
-    """At the model as published, and after a run of RLOO at the middle rate."""
+    """At the model as published, and after a run of RLOO at the middle rate of so many steps, if they are any."""
     settings = (
         "baseline=rloo",
         *COMMON,
@@ -136,6 +136,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", default="1/1", metavar="K/N", help="of the runs")
     parser.add_argument("--moments", choices=TASKS, help="of this task, in place of runs")
+    parser.add_argument("--untrained", action="store_true", help="moments of the published model alone")
+    parser.add_argument("--responses", type=int, default=256, help="of moments, to each prompt")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--kept", action="store_true", help="make none")
@@ -150,9 +152,9 @@ def main() -> None:
         kept.lines_of(path).unlink(missing_ok=True)
         found.unlink(missing_ok=True)
     if asked.quick or asked.moments:
-        sizes = (4, 32) if asked.quick else (16, 256)
+        sizes = (4, 32) if asked.quick else (16, asked.responses)
         with found.open("a") as lines:
-            for figure in moments(asked.moments or task, asked.more, horizon, *sizes):
+            for figure in moments(asked.moments or task, asked.more, 0 if asked.untrained else horizon, *sizes):
                 lines.write(json.dumps(asdict(figure)) + "\n")
         if asked.moments:
             return
@@ -165,7 +167,7 @@ def main() -> None:
     for seed, rate, row in [] if asked.kept else todo[share - 1 :: shares]:
         runs(Case(task, row, horizon), rate, seed)
     if asked.kept or shares == 1:
-        if not asked.quick:
+        if not asked.quick and kept.lines_of(path).exists():
             kept.fold(path)
         runs.makes = False
         write(path.stem, [*kept_moments(found), *runs_figures(runs, task, horizon, seeds, rates)])

@@ -72,6 +72,9 @@ CLAIMS = (RIVAL, COSINE, DEFAULT)
 NOISE = row(OURS, "noise", rate=0.02)
 #: The default's decay alone.
 LINEAR = row(OURS, "linear", rate=0.02)
+#: Long steps shortened to the median gradient so far, under rates that fall.
+FALLING = tuple(row(OURS, f"{schedule}_clipped", rate=0.03) for schedule in ("linear", "cosine"))
+LINEAR_CLIPPED, _ = FALLING
 #: 64 problems, each of which comes again every fourth step; and baselines that remember them.
 RECURRING = "data.train.size=64"
 FORGETFUL = row(OURS, "constant", RECURRING)
@@ -100,6 +103,8 @@ RIVALS = {
     ADAMW: "AdamW's",
     RLOO: "RLOO's",
     RLOO_NOISE: "RLOO's under noise_linear",
+    LINEAR: "linear's",
+    LINEAR_CLIPPED: "linear_clipped's",
 }
 #: Clipping at the norm of the start, under the default's decay.
 CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
@@ -108,9 +113,7 @@ PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
 #: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
 PENALTY = "pocket_penalty"
 NONE = row("none", "noise_linear", rate=0.03)
-#: Long steps shortened to the median gradient so far, under rates that fall; on sums alone also under a constant rate,
-#: and under Theorem 4's, with a decay or without.
-FALLING = tuple(row(OURS, f"{schedule}_clipped", rate=0.03) for schedule in ("linear", "cosine"))
+#: Long steps shortened, too, under a constant rate, and under Theorem 4's, with a decay or without.
 CLIPS = (
     row(OURS, "constant_clipped", rate=0.03),
     *(
@@ -119,6 +122,15 @@ CLIPS = (
         for estimator in ("plug_in", "ema")
     ),
 )
+#: Other baselines under each of the rates; RLOO's under a constant one, and all under the default's, are further parts.
+FACTORIAL = {
+    RIVAL: (row(OURS, "constant", "baseline.prior=past"),),
+    LINEAR: (row("rloo", "linear", rate=0.02), row(OURS, "linear", "baseline.prior=past", rate=0.02)),
+    LINEAR_CLIPPED: (
+        row("rloo", "linear_clipped", rate=0.03),
+        row(OURS, "linear_clipped", "baseline.prior=past", rate=0.03),
+    ),
+}
 #: Asked on sums alone: the other baseline, and the SNR schedule.
 OTHERS = (RLOO, SNR)
 #: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
@@ -201,6 +213,10 @@ PARTS = (
     Part("penalty", (RIVAL, DEFAULT, NONE, PRIOR), 100, FIVE, (PENALTY,), (DEFAULT,)),
     Part("clips", CLIPS, 100, FIVE, SUMS, (DEFAULT, COSINE)),
     Part("clipped", FALLING, 100, FIVE, SHORT, (DEFAULT, COSINE)),
+    *(
+        Part(f"factorial_{rival.overrides[1].partition('=')[2]}", rows, 100, FIVE, SUMS, (rival, DEFAULT))
+        for rival, rows in FACTORIAL.items()
+    ),
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
