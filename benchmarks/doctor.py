@@ -177,7 +177,7 @@ FAULTS = {
     "ratio in bfloat16": Fault("coarse_ratio", ("policy.updates_per_batch=2",), coarse),
     "η × 8": Fault("rate_large", ("eta0=0.24",)),
     "η ÷ 30": Fault("rate_small", ("eta0=0.001",)),
-    "N = 2": Fault("few_prompts", ("rollout.prompts_per_step=2",)),
+    "N = 2": Fault("few_prompts", ("rollout.prompts_per_step=2", f"steps={8 * STEPS}")),  # as many responses
     "G = 64 with N = 2": Fault("large_groups", ("rollout.prompts_per_step=2", "rollout.group_size=64")),
     "a pooled baseline": Fault("pooled_baseline", ("baseline=batch_mean",)),
     "dead groups": Fault("dead_groups", change=batches(hopeless)),
@@ -360,4 +360,4 @@ def examine(
 
 
 if __name__ == "__main__":
-    command(__doc__, "doctor", FAULTS, steps_of, {"N = 2": [1], HEALTHY: [1]})
+    command(__doc__, "doctor", FAULTS, steps_of, {"η ÷ 30": [1], HEALTHY: [1]})

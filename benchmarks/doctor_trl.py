@@ -108,7 +108,7 @@ FAULTS = {
     "a reward for the empty answer": Fault("paid_for_nothing", reward=for_nothing),
     "η × 8": Fault("rate_large", {"learning_rate": 8 * RATE}),
     "η ÷ 30": Fault("rate_small", {"learning_rate": RATE / 30}),
-    "N = 2": Fault("few_prompts", {"per_device_train_batch_size": 16, "max_steps": 3 * STEPS}),  # an eighth of the cost
+    "N = 2": Fault("few_prompts", {"per_device_train_batch_size": 16, "max_steps": 8 * STEPS}),  # as many responses
     "G = 64 with N = 2": Fault("large_groups", {"num_generations": 64}),
     "dead groups": Fault("dead_groups", reward=hopeless),
 }
