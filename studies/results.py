@@ -16,9 +16,10 @@ G = 8 responses under vLLM. Rows of smaller steps take more of them: equal numbe
   a mean over seeds with Student's 95 % interval: five seeds are too few for percentiles of a bootstrap. Differences to
   a rival are taken seed by seed.
 - **Greedy accuracy**, the best of a prompt's eight responses and entropy are of runs since 29 November 2026 alone.
-- **Cost** is CPU time of rollouts and updates over the constant rate's; it is the median over
-  seeds: they were run on different days, and a run beside other work can take ten times what it takes alone. Where the
-  two of a seed had different numbers of threads, no CPU times are compared. Updates over rollouts are of one run.
+- **Cost** is CPU time of rollouts and updates over the constant rate's, the median over seeds. Runs were made on many
+  days: a machine can be twice as fast as another, and a run beside other work takes ten times what it takes alone. So
+  those seeds alone count whose two runs had as many threads and took as long for a sampled token, within a quarter.
+  Updates over rollouts are of one run.
 
 Runs are kept beside ``studies/results/contest.parquet``; a second call goes on where the first was stopped, and
 ``--share 1/2`` and ``--share 2/2`` can run side by side, with ``OMP_NUM_THREADS=1`` for a core each. ``--kept``, when
@@ -282,13 +283,19 @@ def case_figures(
 
     pairs = list(zip(records, constant, strict=True))
     yield Figure(f"{case.name}: updates, over rollouts", update_share(records), "× CPU time")
-    if alike := [(run, other) for run, other in pairs if run.threads == other.threads]:
+    if alike := [pair for pair in pairs if of_like_machines(*pair)]:
         whole = cost(lambda run: run.rollout_seconds + run.update_seconds, alike)
         yield Figure(f"{case.name}: CPU time", whole, "× rival")
         yield Figure(f"{case.name}: CPU time of updates", cost(lambda run: run.update_seconds, alike), "× rival")
     if case.row.overrides[0] not in APART:
         moment = sum(run.second_moment for run in records) / sum(run.rloo for run in records)
         yield Figure(f"{case.name}: second moment", moment, "× RLOO on the same rollouts")
+
+
+def of_like_machines(run: Record, other: Record) -> bool:
+    """Whether CPU times of the two can be compared."""
+    mine, theirs = (one.rollout_seconds / sum(one.tokens) for one in (run, other))
+    return run.threads == other.threads and 0.8 < mine / theirs < 1.25
 
 
 def points_behind(case: Case, runs: Runs) -> float:

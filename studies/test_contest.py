@@ -18,6 +18,7 @@ from results import (
     TEN,
     complete,
     kept_figures,
+    of_like_machines,
     part_figures,
     picture,
     points_behind,
@@ -90,6 +91,15 @@ def test_a_row_that_the_tuning_leaves_far_behind_goes_no_further(tmp_path):
     assert not any(name.startswith("all tasks") and other.name in name for name in figures)
     claimed = runs_less(50, "noise_linear")
     assert raced(replace(case, row=DEFAULT), FIVE, claimed) == claimed.of(replace(case, row=DEFAULT), FIVE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "threads", "alike"),
+    [(100, 1000, 1, True), (82, 1000, 1, True), (200, 2000, 1, True), (50, 1000, 1, False), (100, 1000, 2, False)],
+)
+def test_costs_are_compared_where_machines_are_as_fast(seconds, tokens, threads, alike):
+    other = Record(tokens=[400, 600], rollout_seconds=100.0, threads=1)
+    assert of_like_machines(Record(tokens=[tokens], rollout_seconds=seconds, threads=threads), other) == alike
 
 
 def test_shares_know_of_each_others_runs(tmp_path):

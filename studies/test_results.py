@@ -57,15 +57,17 @@ def test_in_final_accuracy_it_is_ahead_on_the_same_three_tasks_and_at_300_steps_
     assert value(f"300 steps, {OURS}, noise_linear: tasks on which its area is ahead of every rival's") == 3
 
 
-def test_the_prior_is_ahead_on_four_tasks_and_on_each_run_and_none_is_not():
-    """At equal steps. None depends on where rewards have their zero."""
+def test_the_prior_is_ahead_on_four_tasks_and_none_is_not():
+    """At equal steps, on all of ten seeds but one; at equal seconds it ties. None depends on the zero of rewards."""
     late, theirs = "late reward", "noise_linear's"
     for task in (*SHORT, PENALTY):
         row = f"{task}, 100 steps, {PRIOR.name}"
         assert sign(row, theirs) == "+"
-        assert value(f"{row}: seeds whose {late} is ahead of {theirs}") == 5
         assert value(f"{row}: second moment") < value(f"{task}, 100 steps, {DEFAULT.name}: second moment")
-    assert [sign(f"{task}, 100 steps, {PRIOR.name}", "RLOO's under noise_linear") for task in SHORT] == ["+"] * 3
+    for rival, ahead in ((theirs, 29), ("RLOO's under noise_linear", 30)):
+        rows = [f"{task}, 100 steps, {PRIOR.name}" for task in SHORT]
+        assert [sign(row, rival) for row in rows] == ["+"] * 3
+        assert sum(value(f"{row}: seeds whose {late} is ahead of {rival}") for row in rows) == ahead
     assert [sign(f"{task}, 100 steps, {NONE.name}", theirs) for task in (*SHORT, PENALTY)] == ["=", "=", "+", "-"]
 
 
@@ -101,12 +103,12 @@ def test_rates_that_fall_tie_with_it_when_they_clip_and_no_other_that_clips_does
     assert all(sign(f"{SUMS}{name}", "noise_linear's") == "-" for name in others)
 
 
-def test_over_146_steps_the_default_ties_with_the_prior_and_takes_longer():
+def test_over_146_steps_the_default_ties_with_the_prior_and_takes_as_long_or_longer():
     found = [name for name in results("contest") if name.endswith("over noise_linear's of 146 steps")]
-    assert len(found) == 3
+    assert len(found) == 4
     assert all(results("contest")[name]["low"] < 0 < results("contest")[name]["high"] for name in found)
     alike = [name for name in results("contest") if name.endswith("steps that take as long as 100 with the prior")]
-    assert all(100 < value(name) < 146 for name in alike)
+    assert all(100 < value(name) < 147 for name in alike)
 
 
 def test_adamw_with_cosine_ties_by_late_reward_and_the_schedule_helps_under_it():
