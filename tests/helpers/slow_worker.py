@@ -1,6 +1,6 @@
 """A server's worker that can be told to take its time, so that new weights find responses under way.
 
-Who asks a server for its counters learns what its engine had sampled some time ago; of a small policy that is all, where
+Who asks a server for its counters learns what its engine had sampled some time ago: of a small policy all of it, where
 other programs run too.
 """
 
