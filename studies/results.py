@@ -95,6 +95,16 @@ RLOO, RLOO_NOISE = row("rloo", "constant"), row("rloo", "noise_linear", rate=0.0
 #: The paper's rate from averaged moments; the paper's own takes those of the current batch, ``plug_in``.
 SMOOTHED = "schedule.estimator=ema"
 SNR = row(OURS, "snr", SMOOTHED, rate=0.03)
+#: Clipping at the norm of the start, under the default's decay.
+CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
+#: Other baselines under the default's schedule.
+PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
+#: Weights that a forward pass tells, with a prior and without.
+LOGIT = row(OURS, "noise_linear", "gradnorm=logit", rate=0.03)
+LOGIT_PRIOR = row(OURS, "noise_linear", "gradnorm=logit", "baseline.prior=past", rate=0.03)
+#: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
+PENALTY = "pocket_penalty"
+NONE = row("none", "noise_linear", rate=0.03)
 #: What every row is compared with.
 RIVALS = {
     RIVAL: "the constant rate's",
@@ -104,16 +114,10 @@ RIVALS = {
     ADAMW: "AdamW's",
     RLOO: "RLOO's",
     RLOO_NOISE: "RLOO's under noise_linear",
+    PRIOR: "the prior's",
     LINEAR: "linear's",
     LINEAR_CLIPPED: "linear_clipped's",
 }
-#: Clipping at the norm of the start, under the default's decay.
-CLIPPED = row(OURS, "noise_linear", "schedule.schedule.power=0.5", rate=0.03)
-#: Other baselines under the default's schedule.
-PRIOR = row(OURS, "noise_linear", "baseline.prior=past", rate=0.03)
-#: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
-PENALTY = "pocket_penalty"
-NONE = row("none", "noise_linear", rate=0.03)
 #: Long steps shortened, too, under a constant rate, and under Theorem 4's, with a decay or without.
 CLIPS = (
     row(OURS, "constant_clipped", rate=0.03),
@@ -213,6 +217,8 @@ PARTS = (
     Part("prior", (RLOO_NOISE, PRIOR), 100, TEN, SHORT, (DEFAULT, RLOO_NOISE)),
     Part("none", (NONE,), 100, FIVE, SHORT, (DEFAULT, RLOO_NOISE)),
     Part("penalty", (RIVAL, DEFAULT, NONE, PRIOR), 100, FIVE, (PENALTY,), (DEFAULT,)),
+    Part("logit", (LOGIT,), 100, FIVE, SUMS, (DEFAULT, RLOO_NOISE)),
+    Part("logit_prior", (LOGIT_PRIOR,), 100, FIVE, SUMS, (PRIOR, DEFAULT)),
     Part("clips", CLIPS, 100, FIVE, SUMS, (DEFAULT, COSINE)),
     Part("clipped", FALLING, 100, FIVE, SHORT, (DEFAULT, COSINE)),
     *(
