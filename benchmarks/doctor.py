@@ -42,7 +42,7 @@ from oblr.statistics.log import StepRecord, append, read
 STEPS = 32
 #: Runs of a fault without which no target is held against them; of healthy ones twice as many.
 JUDGED = 10
-#: Seeds below it are those of runs by which the doctor's bounds were chosen.
+#: Seeds below it are those of runs by which the doctor's bounds were chosen; of a fault may be more.
 FRESH = 3
 #: Of all runs.
 BASE = ("rollout.engine=hf", "rollout.reward_pool.trust=true")
@@ -59,12 +59,14 @@ class Fault:
         overrides: of the run's settings.
         change: what is altered before the run begins, given its seed.
         culprit: whether a finding names the response at fault, if there is one, given the seed and the steps.
+        fresh: first seed whose run no rule was made by.
     """
 
     finding: str
     overrides: tuple[str, ...] = ()
     change: Change = lambda policy, data, seed: None
     culprit: Callable[[Finding, int, Sequence[StepRecord]], bool] | None = None
+    fresh: int = FRESH
 
 
 # --- what is planted ------------------------------------------------------------------------------------------------
@@ -177,7 +179,8 @@ FAULTS = {
     "ratio in bfloat16": Fault("coarse_ratio", ("policy.updates_per_batch=2",), coarse),
     "η × 8": Fault("rate_large", ("eta0=0.24",)),
     "η ÷ 30": Fault("rate_small", ("eta0=0.001",)),
-    "N = 2": Fault("few_prompts", ("rollout.prompts_per_step=2", f"steps={8 * STEPS}")),  # as many responses
+    # as many responses as in other runs
+    "N = 2": Fault("few_prompts", ("rollout.prompts_per_step=2", f"steps={8 * STEPS}"), fresh=13),
     "G = 64 with N = 2": Fault("large_groups", ("rollout.prompts_per_step=2", "rollout.group_size=64")),
     "a pooled baseline": Fault("pooled_baseline", ("baseline=batch_mean",)),
     "dead groups": Fault("dead_groups", change=batches(hopeless)),
@@ -273,11 +276,12 @@ def command(
             return examine(f"{result}-quick", quick, faults, short, more(), told)
     folder = ROOT / ".cache" / result
     wanted = dict.fromkeys(faults, asked.seeds) | {HEALTHY: asked.healthy}
-    runs = {
-        name: [seed for seed in range(FRESH, FRESH + many) if not asked.kept or path_of(name, seed, folder).exists()]
-        for name, many in wanted.items()
-        if not asked.only or name in asked.only
-    }
+    runs = dict[str, Sequence[int]]()
+    for name, many in wanted.items():
+        if not asked.only or name in asked.only:
+            first = faults[name].fresh if name in faults else FRESH
+            seeds = range(first, first + many)
+            runs[name] = [seed for seed in seeds if not asked.kept or path_of(name, seed, folder).exists()]
     every = partial(steps_of, folder=folder, count=STEPS)
     if asked.jobs > 1:
         with ProcessPoolExecutor(asked.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:

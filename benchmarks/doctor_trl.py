@@ -22,7 +22,7 @@ from grown import POCKET
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from doctor import STEPS, command, kept, path_of
+from doctor import FRESH, STEPS, command, kept, path_of
 from oblr.doctor.findings import Finding
 from oblr.errors import UnmeasuredError
 from oblr.statistics.log import StepRecord
@@ -100,6 +100,7 @@ class Fault:
     reward: Callable[[int, int, Sequence[str], list[float]], list[float]] = lambda step, seed, completions, given: given
     change: Callable[[Any, int], None] = lambda trainer, seed: None
     culprit: Callable[[Finding, int, Sequence[StepRecord]], bool] | None = None
+    fresh: int = FRESH
 
 
 FAULTS = {

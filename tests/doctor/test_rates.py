@@ -71,6 +71,18 @@ def test_what_is_lost_bit_by_bit_is_judged_by_the_steps_until_then():
     assert rate_large(losing(-0.02, to=0.45)) is None
 
 
+@pytest.mark.parametrize("tilt", [-0.02, 0.02])
+def test_a_sign_that_is_chance_hides_no_noise(tilt):
+    """Of a policy that broke in steps of mere noise the prompts were too few, whichever way its updates ended."""
+    steps = run(40, clear=0.0, solved=lambda t: 0.01 if t >= 20 else 0.6)
+    found = [replace(one, onward=tilt + 0.3 * (-1) ** one.step) for one in steps]
+    assert rate_large(found) is None
+    few = few_prompts(found)
+    assert few is not None
+    assert few.kind == "illness"
+    assert rate_large(changed(steps, onward=-0.2)) is not None
+
+
 def test_steps_that_hardly_move():
     slow = run(clear=2.0, solved=lambda t: 0.35 + 0.001 * t)
     found = rate_small(slow)

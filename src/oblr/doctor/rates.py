@@ -64,8 +64,9 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
     - where updates end they lead up. Of updates ``−η ĝ`` it is known how steeply: more than half as steeply as they
       lead down where they begin, by a 95 % interval (:func:`left_at_the_end`), so that a step gains less than three
       quarters of what the best one would. By another optimizer, or in a policy that has broken, the mean cosine of an
-      update with the next ``−ĝ`` lies below 0: by a 95 % interval, unless the policy has broken, or has lost half of
-      what it could (:func:`lost`); then the steps until it had are looked at.
+      update with the next ``−ĝ`` lies below 0, by a 95 % interval. Where the policy has broken, or has lost half of
+      what it could (:func:`lost`), the steps until it had are looked at, and the sign alone is enough, unless they are
+      mostly noise: then the sign is chance.
     """
     if (found := _upward(steps)) is not None:
         return found
@@ -103,7 +104,8 @@ def _upward(steps: Sequence[StepRecord]) -> Finding | None:
     evidence = f"where updates end they lead up: their mean cosine with the next −ĝ is {cosine}"
     if plain and left.high < -UNDONE:
         return _overshoot(steps, f"{evidence}, and the slope there {left} of what it was", 1 / (1 - left.value))
-    sure = cosine.value < 0 if broken or until is not None else not plain and cosine.high < 0
+    ill = broken or until is not None
+    sure = cosine.value < 0 if ill and not signal_share(seen).high < NOISY else (ill or not plain) and cosine.high < 0
     return _overshoot(steps, evidence) if sure else None
 
 
