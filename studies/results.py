@@ -225,6 +225,7 @@ PARTS = (
         Part(f"factorial_{rival.overrides[1].partition('=')[2]}", rows, 100, FIVE, SUMS, (rival, DEFAULT))
         for rival, rows in FACTORIAL.items()
     ),
+    Part("backward_clipped", FALLING, 100, FIVE, ("backward",), (DEFAULT, COSINE)),
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
