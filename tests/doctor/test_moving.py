@@ -87,11 +87,31 @@ def test_responses_that_are_cut():
     assert truncated(cut(0.7)) is not None
 
 
-def weighed(weight):
-    return responses(HEALTHY, lambda one, step, place: replace(one, square_norm=weight if place % 8 == 0 else 1.0))
+def weighed(weight, every=1, off=0.1):
+    """In groups of every so many steps one response has this weight; ``off``: what advantages add up to."""
+
+    def changed(one, step, place):
+        first = place % 8 == 0
+        heavy = weight if first and step % every == 0 else 1.0
+        return replace(one, square_norm=heavy, advantage=one.advantage + off * first)
+
+    return responses(HEALTHY, changed)
 
 
 def test_one_response_with_all_the_weight():
     assert one_hand(HEALTHY) is None
     assert one_hand(weighed(50.0)) is None
     assert one_hand(weighed(500.0)) is not None
+    assert one_hand(weighed(500.0, every=2)) is None
+
+
+def test_a_baseline_without_weights_hangs_on_no_response():
+    """Whose advantages add up to nothing, in each group."""
+    assert one_hand(weighed(500.0, off=0.0)) is None
+
+
+def test_a_few_groups_are_no_illness():
+    few = responses(weighed(500.0), lambda one, step, place: one if one.group == 0 else replace(one, square_norm=None))
+    assert one_hand(few) is not None  # ten of ten
+    some = responses(few, lambda one, step, place: replace(one, square_norm=1.0) if step % 5 < 2 else one)
+    assert one_hand(some) is None  # six of ten

@@ -13,7 +13,7 @@ from oblr.statistics.log import Response, StepRecord
 LONG = 4.0
 #: Share of the step's length that one response has where it is called the cause.
 CAUSE = 0.8
-#: Effective responses of a group, at the median, below which one has all the weight.
+#: Effective responses of a group, below which one has all the weight.
 ALONE = 1.1
 #: What is left of the entropy where sampling hardly explores.
 COLLAPSED = 0.1
@@ -200,12 +200,15 @@ def truncated(steps: Sequence[StepRecord]) -> Finding | None:
 def one_hand(steps: Sequence[StepRecord]) -> Finding | None:
     """One response has all the weight of its group, so a baseline weighted by norms hangs on it.
 
-    Of weights ``w_i = ρ_i² n_i`` the effective number is ``(Σ w)²/Σ w²``. Said where its median over the groups of
-    more than two responses, of the last ten steps, is below 1.1.
+    Of weights ``w_i = ρ_i² n_i`` the effective number is ``(Σ w)²/Σ w²``. Said where of the last ten steps' groups of
+    more than two responses most have one below 1.1, by Wilson's interval of their share. Not said of a baseline without
+    weights: the advantages of each group then add up to nothing, as they do by a mean of the group.
     """
-    sizes = []
+    sizes, weighted = list[float](), False
     for step in steps[-WINDOW:]:
         for group in by_group(step):
+            advantages = [one.advantage for one in group if one.advantage is not None]
+            weighted |= abs(math.fsum(advantages)) > 1e-4 * math.fsum(map(abs, advantages))
             weights = [
                 one.square_norm * math.exp(2 * min(one.log_ratio or 0.0, 100.0))
                 for one in group
@@ -213,14 +216,16 @@ def one_hand(steps: Sequence[StepRecord]) -> Finding | None:
             ]
             if len(weights) == len(group) > 2 and sum(weights) > 0:
                 sizes.append(sum(weights) ** 2 / sum(weight**2 for weight in weights))
-    if len(sizes) < WINDOW or median(sizes) >= ALONE:
+    found = share(sum(size < ALONE for size in sizes), len(sizes))
+    if not weighted or found.low <= 0.5:
         return None
     return Finding(
         "one_hand",
         "illness",
         "In most groups one response has all the weight: what the others are compared with hangs on it alone.",
-        f"the effective number of responses is {median(sizes):.2f} at the median of {len(sizes)} groups",
+        f"the effective number of responses is below {ALONE} in {percent(found.value)} [{percent(found.low)}, "
+        f"{percent(found.high)}] of {len(sizes)} groups",
         "almost certain",
         "baseline.prior=past, or baseline=rloo",
-        "loss_type=dr_grpo with scale_rewards=none, whose weights are equal",
+        "",
     )

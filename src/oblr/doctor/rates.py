@@ -19,6 +19,8 @@ NOISY = 0.2
 UNDONE = 0.5
 #: The same, above which a larger rate would pay.
 SHORT = 0.25
+#: Of a normal distribution: what lies above is 5 %.
+ONE_SIDED = 1.645
 #: Of the range of rewards: a policy that gains less a step hardly moves.
 SLOW = 0.01
 
@@ -65,8 +67,8 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
       lead down where they begin, by a 95 % interval (:func:`left_at_the_end`), so that a step gains less than three
       quarters of what the best one would. By another optimizer, or in a policy that has broken, the mean cosine of an
       update with the next ``−ĝ`` lies below 0, by a 95 % interval. Where the policy has broken, or has lost half of
-      what it could (:func:`lost`), the steps until it had are looked at, and the sign alone is enough, unless they are
-      mostly noise: then the sign is chance.
+      what it could (:func:`lost`), the steps until it had are looked at, and the sign alone is enough; or, where they
+      are mostly noise and the sign may be chance, a one-sided interval.
     """
     if (found := _upward(steps)) is not None:
         return found
@@ -104,8 +106,12 @@ def _upward(steps: Sequence[StepRecord]) -> Finding | None:
     evidence = f"where updates end they lead up: their mean cosine with the next −ĝ is {cosine}"
     if plain and left.high < -UNDONE:
         return _overshoot(steps, f"{evidence}, and the slope there {left} of what it was", 1 / (1 - left.value))
-    ill = broken or until is not None
-    sure = cosine.value < 0 if ill and not signal_share(seen).high < NOISY else (ill or not plain) and cosine.high < 0
+    if not broken and until is None:
+        sure = not plain and cosine.high < 0
+    elif signal_share(seen).high < NOISY:
+        sure = mean(ends, ONE_SIDED).high < 0
+    else:
+        sure = cosine.value < 0
     return _overshoot(steps, evidence) if sure else None
 
 
