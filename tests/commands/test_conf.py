@@ -107,7 +107,7 @@ def test_the_papers_name_is_the_papers_method(size):
 
 @pytest.mark.parametrize("size", ["qwen3_4b", "qwen3_8b", "qwen3_8b_lora"])
 def test_what_is_recommended_differs_from_the_papers_in_the_schedule_alone(size):
-    changed = composed(f"experiment=oblr_{size}", "schedule=noise_linear", f"name=best_{size}", SOMEWHERE)
+    changed = composed(f"experiment=oblr_{size}", "schedule=linear_clipped", f"name=best_{size}", SOMEWHERE)
     assert plain(changed) == plain(composed(f"experiment=best_{size}", SOMEWHERE))
 
 
