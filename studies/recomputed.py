@@ -42,6 +42,9 @@ RIVALS = {
     "AdamW's": "gradient_weighted, constant, optimizer=adamw",
     "RLOO's": "rloo, constant",
     "RLOO's under noise_linear": "rloo, noise_linear",
+    "the prior's": "gradient_weighted, noise_linear, baseline.prior=past",
+    "linear's": "gradient_weighted, linear",
+    "linear_clipped's": "gradient_weighted, linear_clipped",
 }
 DEFAULT = "gradient_weighted, noise_linear"
 SHORT = ("pocket", "pocket_graded", "pocket_rare")
@@ -88,8 +91,15 @@ CLAIMS = (
     ("pocket, 100 steps, rloo, noise_linear", "noise_linear's", "late reward", "-"),
     ("pocket, 100 steps, none, noise_linear", "noise_linear's", "late reward", "="),
     *(
-        (f"pocket, 100 steps, {DEFAULT}, baseline.prior=past", rival, "late reward", "+")
+        (f"{task}, 100 steps, {DEFAULT}, baseline.prior=past", rival, "late reward", "+")
+        for task in SHORT
         for rival in ("noise_linear's", "RLOO's under noise_linear")
+    ),
+    *((f"backward, 100 steps, {DEFAULT}", rival, "late reward", "=") for rival in ("the constant rate's", "cosine's")),
+    (f"backward, 100 steps, {DEFAULT}, baseline.prior=past", "noise_linear's", "late reward", "="),
+    *(
+        ("backward, 100 steps, gradient_weighted, linear_clipped", rival, "late reward", "+")
+        for rival in ("noise_linear's", "cosine's")
     ),
     ("pocket, 100 steps, history, constant, data.train.size=64", "gradient_weighted's", "late reward", "="),
     ("pocket, 100 steps, history, constant, data.train.size=64", "gradient_weighted's", "area", "+"),

@@ -222,8 +222,9 @@ PARTS = (
     Part("clips", CLIPS, 100, FIVE, SUMS, (DEFAULT, COSINE)),
     Part("clipped", FALLING, 100, FIVE, SHORT, (DEFAULT, COSINE)),
     *(
-        Part(f"factorial_{rival.overrides[1].partition('=')[2]}", rows, 100, FIVE, SUMS, (rival, DEFAULT))
+        Part(f"crossed: {row.name}", (row,), 100, FIVE, SUMS, (rival, DEFAULT))
         for rival, rows in FACTORIAL.items()
+        for row in rows
     ),
     Part("backward_clipped", FALLING, 100, FIVE, ("backward",), (DEFAULT, COSINE)),
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),

@@ -103,6 +103,15 @@ def test_rates_that_fall_tie_with_it_when_they_clip_and_no_other_that_clips_does
     assert all(sign(f"{SUMS}{name}", "noise_linear's") == "-" for name in others)
 
 
+def test_on_words_no_claim_is_seen_and_a_clipped_linear_rate_is_ahead():
+    start = f"backward, 100 steps, {OURS}"
+    assert [sign(f"{start}, noise_linear", rival) for rival in RIVALS] == ["=", "="]
+    assert sign(f"backward, 100 steps, {PRIOR.name}", "noise_linear's") == "="
+    assert [sign(f"{start}, linear_clipped", rival) for rival in ("noise_linear's", "cosine's")] == ["+", "+"]
+    runs = Runs(CONTEST, makes=False)
+    assert reward(runs(Case("backward", PRIOR, 100), 0.06, 5)) < 0.1
+
+
 def test_over_146_steps_the_default_ties_with_the_prior_and_takes_as_long_or_longer():
     found = [name for name in results("contest") if name.endswith("over noise_linear's of 146 steps")]
     assert len(found) == 4
