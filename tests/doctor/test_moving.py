@@ -113,5 +113,6 @@ def test_a_baseline_without_weights_hangs_on_no_response():
 def test_a_few_groups_are_no_illness():
     few = responses(weighed(500.0), lambda one, step, place: one if one.group == 0 else replace(one, square_norm=None))
     assert one_hand(few) is not None  # ten of ten
+    assert one_hand(few[:9]) is None
     some = responses(few, lambda one, step, place: replace(one, square_norm=1.0) if step % 5 < 2 else one)
     assert one_hand(some) is None  # six of ten

@@ -201,14 +201,15 @@ def one_hand(steps: Sequence[StepRecord]) -> Finding | None:
     """One response has all the weight of its group, so a baseline weighted by norms hangs on it.
 
     Of weights ``w_i = ρ_i² n_i`` the effective number is ``(Σ w)²/Σ w²``. Said where of the last ten steps' groups of
-    more than two responses most have one below 1.1, by Wilson's interval of their share. Not said of a baseline without
-    weights: the advantages of each group then add up to nothing, as they do by a mean of the group.
+    more than two responses, at least ten, most have one below 1.1, by Wilson's interval of their share. Not said where
+    the advantages of each group add up to nothing, as they do by a mean of the group, which has no weights.
     """
     sizes, weighted = list[float](), False
     for step in steps[-WINDOW:]:
         for group in by_group(step):
             advantages = [one.advantage for one in group if one.advantage is not None]
-            weighted |= abs(math.fsum(advantages)) > 1e-4 * math.fsum(map(abs, advantages))
+            whole = len(advantages) == len(group)
+            weighted |= whole and abs(math.fsum(advantages)) > 1e-4 * math.fsum(map(abs, advantages))
             weights = [
                 one.square_norm * math.exp(2 * min(one.log_ratio or 0.0, 100.0))
                 for one in group
@@ -217,7 +218,7 @@ def one_hand(steps: Sequence[StepRecord]) -> Finding | None:
             if len(weights) == len(group) > 2 and sum(weights) > 0:
                 sizes.append(sum(weights) ** 2 / sum(weight**2 for weight in weights))
     found = share(sum(size < ALONE for size in sizes), len(sizes))
-    if not weighted or found.low <= 0.5:
+    if not weighted or len(sizes) < WINDOW or found.low <= 0.5:
         return None
     return Finding(
         "one_hand",
