@@ -136,6 +136,25 @@ FACTORIAL = {
         row(OURS, "linear_clipped", "baseline.prior=past", rate=0.03),
     ),
 }
+#: What others have proposed (``rivals.py``), and what each is compared with besides the default.
+PROPOSED = {
+    LINEAR_CLIPPED: (
+        row(OURS, "normalised", rate=0.08),
+        row(OURS, "timed", rate=0.015),
+        row(OURS, "linear", "optimizer=gated_sgd", rate=0.02),
+        row(OURS, "constant", "optimizer=clipped_adamw", rate=1.25e-4),
+        row(OURS, "linear", "optimizer=clipped_adamw", rate=2.5e-4),
+        row(OURS, "cosine", "optimizer=clipped_adamw", rate=2.5e-4),
+        row(OURS, "linear", "schedule.warm_up=10", "optimizer=clipped_adamw", rate=2.5e-4),
+    ),
+    RLOO_NOISE: (
+        row("group_mean_std", "noise_linear", rate=0.015),
+        row("opo", "noise_linear", rate=0.03),
+        row(OURS, "noise_linear", "loss=vl_norm", rate=0.03),
+    ),
+}
+#: A penalty towards the policy of the start.
+PENALISED = tuple(row(OURS, "noise_linear", "kl=k3", f"kl.coefficient={beta}", rate=0.03) for beta in (0.01, 0.1))
 #: Asked on sums alone: the other baseline, and the SNR schedule.
 OTHERS = (RLOO, SNR)
 #: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
@@ -224,6 +243,12 @@ PARTS = (
     *(
         Part(f"crossed: {row.name}", (row,), 100, FIVE, SUMS, (rival, DEFAULT))
         for rival, rows in FACTORIAL.items()
+        for row in rows
+    ),
+    *(Part(f"kl: {row.name}", (row,), 100, FIVE, SUMS, (DEFAULT,)) for row in PENALISED),
+    *(
+        Part(f"proposed: {row.name}", (row,), 100, FIVE, SUMS, (rival, DEFAULT))
+        for rival, rows in PROPOSED.items()
         for row in rows
     ),
     Part("backward_clipped", FALLING, 100, FIVE, ("backward",), (DEFAULT, COSINE)),
