@@ -6,7 +6,8 @@ import pytest
 from short_forms import check
 
 NAMES = ["along", "bounds", "estimators", "history", "horizon", "lost", "old", "overshoot", "ratios", "recomputed"]
-NAMES += ["advice", "advice_exact", "lags", "pretrained", "prior", "results", "second_update", "tasks", "tiers"]
+NAMES += ["advice", "advice_exact", "lags", "pretrained", "prior", "results", "second_update", "smoothness", "tasks"]
+NAMES += ["tiers"]
 
 
 @pytest.mark.parametrize("name", NAMES)
