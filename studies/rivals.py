@@ -15,6 +15,7 @@ from torch import Tensor
 from oblr.batch.types import Moments
 from oblr.losses.policy_gradient import PolicyGradientLoss
 from oblr.schedules.base import Schedule
+from oblr.schedules.snr import SNRSchedule
 
 
 class NormalisedSchedule(Schedule):
@@ -30,6 +31,13 @@ class NormalisedSchedule(Schedule):
     def __call__(self, moments: Moments, step: int) -> float:
         norm = math.sqrt(moments.mean_square)
         return self.schedule(moments, step) / norm if norm else 0.0
+
+
+class RootSNRSchedule(SNRSchedule):
+    """``η_t = η₀ · (N·SNR/(1 + N·SNR))^½``: Theorem 4's factor, which gives up later."""
+
+    def __call__(self, moments: Moments, step: int) -> float:
+        return math.sqrt(self.eta0 * super().__call__(moments, step))
 
 
 class TimedSchedule(Schedule):

@@ -5,10 +5,11 @@ import math
 import neighbours  # noqa: F401
 import pytest
 import torch
-from rivals import ClippedAdamW, GatedSGD, NormalisedSchedule, TimedSchedule, VLNormLoss
+from rivals import ClippedAdamW, GatedSGD, NormalisedSchedule, RootSNRSchedule, TimedSchedule, VLNormLoss
 
 from oblr.batch.types import Moments
 from oblr.schedules.decay import LinearSchedule
+from oblr.schedules.snr import SNRSchedule
 
 
 def moments(norm):
@@ -24,6 +25,12 @@ def test_normalised_steps_are_as_long_as_the_rate_says():
     lengths = [schedule(moments(norm), step) * norm for step, norm in enumerate((0.5, 7.0, 2.0))]
     assert lengths == pytest.approx([0.3, 0.2, 0.1])
     assert schedule(moments(0.0), 0) == 0
+
+
+def test_a_root_is_the_factors():
+    factor = SNRSchedule(eta0=1.0, estimator="debiased")(moments(1.2), 0)
+    assert 0.1 < factor < 0.95
+    assert RootSNRSchedule(eta0=0.2, estimator="debiased")(moments(1.2), 0) == pytest.approx(0.2 * factor**0.5)
 
 
 def test_a_rate_falls_from_where_the_noise_surges_and_not_before():

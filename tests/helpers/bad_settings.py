@@ -28,7 +28,7 @@ STARTS = {
 #: More of the configuration, whose settings are tried as well.
 OPTIONS = {
     "train": (
-        *((f"schedule={name}",) for name in ("constant", "linear", "noise", "noise_linear", "snr_linear")),
+        *((f"schedule={name}",) for name in ("constant", "linear", "noise", "noise_linear", "snr")),
         *((f"baseline={name}",) for name in ("adaptive", "batch_mean", "opo", "shrinkage", "value")),
         *((f"loss={name}",) for name in ("band", "capo", "cispo", "ess", "gepo", "gspo", "ppo_clip")),
         *(("kl=k3",), ("gradnorm=sketch",), ("optimizer=adamw",), ("callbacks=benchmarks",), ("trainer=fsdp",)),

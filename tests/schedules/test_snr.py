@@ -35,18 +35,6 @@ def test_rate_follows_the_formula():
         assert lr == pytest.approx(0.1 / (1 + (1 / snr) / 16))  # η₀/(1 + B_noise/N)
 
 
-def test_a_power_is_the_factors():
-    moments = Moments(n_groups=16, mean_square=3.0, square_mean=10.0)
-    factor = SNRSchedule(eta0=1.0, estimator="debiased")(moments, 0)
-    assert SNRSchedule(eta0=0.2, estimator="debiased", power=0.5)(moments, 0) == pytest.approx(0.2 * factor**0.5)
-
-
-@pytest.mark.parametrize("power", [0.0, -1.0, 1.5])
-def test_a_power_outside_its_range(power):
-    with pytest.raises(SettingError, match=r"schedule\.power"):
-        SNRSchedule(eta0=0.1, power=power)
-
-
 def test_plug_in_factor_stays_near_one_half_without_any_signal():
     generator = torch.Generator().manual_seed(0)
     factors = {"plug_in": [], "debiased": [], "ema": []}

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from oblr.batch.types import Moments
-from oblr.kinds import Decay, Natural, PositiveShare, Rate, Share, checked
+from oblr.kinds import Decay, Natural, Rate, Share, checked
 from oblr.schedules.base import Schedule
 
 Estimator = Literal["plug_in", "debiased", "ema"]
@@ -49,7 +49,7 @@ class SNREstimates:
 
 @checked("schedule")
 class SNRSchedule(Schedule):
-    """``η_t = η₀ · (N·SNR_t / (1 + N·SNR_t))^p``; for p = 1 the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
+    """``η_t = η₀ · N·SNR_t / (1 + N·SNR_t)``, the same as ``η₀ / (1 + B_noise/N)`` (arXiv 1812.06162).
 
     Theorem 4 takes the rate as given; this one is of the gradient that it multiplies, which biases the step. From the
     second update of a batch on the moments are of rollouts that the policy has learnt from. ``tr H`` takes prompts for
@@ -61,7 +61,6 @@ class SNRSchedule(Schedule):
         decay: what the moving averages of ``ema`` keep at a step.
         floor: least share of ``η₀``, so that a signal lost in the noise does not end learning.
         warm_up: steps over which the rate first rises linearly to what the SNR gives.
-        power: p, exponent of the factor: 1 is Theorem 4's, the best of one step; 1/2 gives up later.
     """
 
     needs_noise = True
@@ -73,22 +72,19 @@ class SNRSchedule(Schedule):
         decay: Decay = 0.9,
         floor: Share = 0.0,
         warm_up: Natural = 0,
-        power: PositiveShare = 1.0,
     ):
-        self.eta0, self.estimator, self.floor, self.warm_up, self.power = eta0, estimator, floor, warm_up, power
+        self.eta0, self.estimator, self.floor, self.warm_up = eta0, estimator, floor, warm_up
         self.estimates = SNREstimates(decay)
 
     @property
     def words(self) -> str:
-        power = "" if self.power == 1 else f"^{self.power:g}"
-        factor = f"Theorem 4's factor (N·SNR/(1 + N·SNR)){power}" if power else "Theorem 4's factor N·SNR/(1 + N·SNR)"
         least = f", at least {self.floor:g} of η₀" if self.floor else ""
         start = f", after a warm-up of {self.warm_up} steps" if self.warm_up else ""
-        return f"η₀ = {self.eta0:g} × {factor}, {SOURCES[self.estimator]}{least}{start}"
+        return f"η₀ = {self.eta0:g} × Theorem 4's factor N·SNR/(1 + N·SNR), {SOURCES[self.estimator]}{least}{start}"
 
     def __call__(self, moments: Moments, step: int) -> float:
         factor = shrinkage(moments.n_groups * self.estimates.update(moments)[self.estimator])
-        return self.eta0 * max(factor**self.power, self.floor) * min(1.0, (step + 1) / (self.warm_up + 1))
+        return self.eta0 * max(factor, self.floor) * min(1.0, (step + 1) / (self.warm_up + 1))
 
     def state_dict(self) -> dict[str, Any]:
         return self.estimates.state_dict()
