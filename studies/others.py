@@ -6,7 +6,8 @@
 - ``backward``: spell a word backward. The policy has seen right answers alone, too few of them to be sure. There is no
   behaviour to pick: what it can learn is to spell.
 - ``rotated``: turn a matrix of 3 × 3 digits by a right angle, or two or three. It is paid by the cell. The policy has
-  seen matrices that are turned, others of which rows are left as they were, and answers that do not end.
+  seen matrices that are turned, others of which rows are left as they were, and answers that do not end. What it has
+  learnt of them is to write digits of the matrix, at places that are seldom right.
 
 What they are, and what we expect of runs on them, was written down before any (``registered.md``).
 """
@@ -31,7 +32,7 @@ PRETRAINED = {
     ),
     "rotated": (
         *("pretraining.corpus._target_=others.turned", "~pretraining.corpus.mixture"),
-        *("pretraining.max_tokens=96", "pretraining.steps=300"),
+        *("pretraining.max_tokens=96", "pretraining.vocab_size=258", "pretraining.steps=600"),
     ),
 }
 Example = tuple[str, str, bool]  # prompt, response, whether the text ends

@@ -252,6 +252,7 @@ PARTS = (
         for row in rows
     ),
     Part("backward_clipped", FALLING, 100, FIVE, ("backward",), (DEFAULT, COSINE)),
+    Part("rotated_clipped", (LINEAR_CLIPPED,), 100, FIVE, ("rotated",), (DEFAULT, COSINE)),
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
