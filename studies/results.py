@@ -117,6 +117,7 @@ RIVALS = {
     PRIOR: "the prior's",
     LINEAR: "linear's",
     LINEAR_CLIPPED: "linear_clipped's",
+    SNR: "snr's",
 }
 #: Long steps shortened, too, under a constant rate, and under Theorem 4's, with a decay or without.
 CLIPS = (
@@ -153,6 +154,11 @@ PROPOSED = {
         row(OURS, "noise_linear", "loss=vl_norm", rate=0.03),
     ),
 }
+#: The paper's rate without the paper's weights, and constant rates as they are usually tried.
+RLOO_SNR = row("rloo", "snr", SMOOTHED, rate=0.03)
+USUAL = tuple(
+    Row(f"{RIVAL.name}, η₀ = {rate:g}", (*RIVAL.overrides, f"eta0={rate:g}"), None) for rate in (1e-3, 5e-3, 1e-2)
+)
 #: A penalty towards the policy of the start.
 PENALISED = tuple(row(OURS, "noise_linear", "kl=k3", f"kl.coefficient={beta}", rate=0.03) for beta in (0.01, 0.1))
 #: Asked on sums alone: the other baseline, and the SNR schedule.
@@ -245,6 +251,8 @@ PARTS = (
         for rival, rows in FACTORIAL.items()
         for row in rows
     ),
+    Part("weights", (RLOO_SNR,), 100, FIVE, SUMS, (SNR, RLOO)),
+    Part("usual", USUAL, 100, FIVE, SUMS, (SNR,)),
     *(Part(f"kl: {row.name}", (row,), 100, FIVE, SUMS, (DEFAULT,)) for row in PENALISED),
     *(
         Part(f"proposed: {row.name}", (row,), 100, FIVE, SUMS, (rival, DEFAULT))
