@@ -128,13 +128,14 @@ CLIPS = (
         for estimator in ("plug_in", "ema")
     ),
 )
+PRIOR_CLIPPED = row(OURS, "linear_clipped", "baseline.prior=past", rate=0.03)
 #: Other baselines under each of the rates; RLOO's under a constant one, and all under the default's, are further parts.
 FACTORIAL = {
     RIVAL: (row(OURS, "constant", "baseline.prior=past"),),
     LINEAR: (row("rloo", "linear", rate=0.02), row(OURS, "linear", "baseline.prior=past", rate=0.02)),
     LINEAR_CLIPPED: (
         row("rloo", "linear_clipped", rate=0.03),
-        row(OURS, "linear_clipped", "baseline.prior=past", rate=0.03),
+        PRIOR_CLIPPED,
     ),
 }
 #: What others have proposed (``rivals.py``), and what each is compared with besides the default.
@@ -260,6 +261,10 @@ PARTS = (
         for row in rows
     ),
     Part("backward_clipped", FALLING, 100, FIVE, ("backward",), (DEFAULT, COSINE)),
+    *(
+        Part(f"prior_clipped_{task}", (PRIOR_CLIPPED,), 100, FIVE, (task,), (LINEAR_CLIPPED, DEFAULT))
+        for task in (*SHORT[1:], *PRETRAINED)
+    ),
     Part("rotated_clipped", (LINEAR_CLIPPED,), 100, FIVE, ("rotated",), (DEFAULT, COSINE)),
     *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
