@@ -1,12 +1,12 @@
 """Runs on disk: a table of columns, which is small, and beside it a file with a line for each run made since.
 
-Squares of gradients are kept to 13 binary digits, 1 part in 8,192; learning rates and entropies to 10. Those runs alone
-that are asked for them keep means over groups, to 9, and products of successive gradients, which are summed over steps,
-to 7. All else is as it was measured.
+Squares of gradients are kept to 13 binary digits, 1 part in 8,192; learning rates and entropies to 10, means over
+groups to 9, and products of successive gradients, which are summed over steps, to 7. All else is as it was measured.
+What no figure is of can be left out.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 #: Of every step: binary digits after the first that a number keeps of the 23 of float32.
 ROUNDED = {"mean_square": 12, "square_mean": 8, "alignment": 6, "lr": 9, "entropy": 9}
-#: What is asked of some runs alone.
-PARTIAL = ("square_mean", "alignment")
 #: Whose values are nearly all different, so that their bytes are sorted by place.
 DIFFERENT = (*ROUNDED, "tokens")
 #: Whose values come again: each is kept once. Means of rewards are float32's.
@@ -61,11 +59,11 @@ def read(table: Path) -> Iterator[dict[str, Any]]:
     yield from added(table)
 
 
-def fold(table: Path, whole: Callable[[dict[str, Any]], bool] = lambda run: True) -> None:
+def fold(table: Path, unused: Callable[[dict[str, Any]], Iterable[str]] = lambda run: ()) -> None:
     """Take the runs that were added into the table, while nobody adds any.
 
     Args:
-        whole: of which runs :data:`PARTIAL` is kept.
+        unused: what of a run is not kept.
 
     Raises:
         ValueError: a run has something that the table has no column for.
@@ -74,7 +72,7 @@ def fold(table: Path, whole: Callable[[dict[str, Any]], bool] = lambda run: True
     if unknown := set().union(*rows) - {*SCHEMA.names}:
         raise ValueError(f"{table} has no column for {', '.join(sorted(unknown))}")
     for row in rows:
-        for name in () if whole(row) else PARTIAL:
+        for name in unused(row):
             row.pop(name, None)
         row |= {name: rounded(row[name], digits) for name, digits in ROUNDED.items() if row.get(name) is not None}
     unfinished = table.with_suffix(".unfinished")

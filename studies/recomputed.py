@@ -45,7 +45,10 @@ RIVALS = {
     "the prior's": "gradient_weighted, noise_linear, baseline.prior=past",
     "linear's": "gradient_weighted, linear",
     "linear_clipped's": "gradient_weighted, linear_clipped",
+    "snr's": "gradient_weighted, snr, estimator=ema",
 }
+#: A rate, and what rows under it are compared with.
+CLIP = ("linear_clipped", "linear_clipped's")
 DEFAULT = "gradient_weighted, noise_linear"
 SHORT = ("pocket", "pocket_graded", "pocket_rare")
 TASKS = (*SHORT, "pocket_long")
@@ -84,6 +87,16 @@ CLAIMS = (
         for name in (", schedule.", "_linear, schedule.schedule.")
         for estimator in ("plug_in", "ema")
     ),
+    *(
+        (f"pocket, 100 steps, gradient_weighted, {rate}, baseline.prior=past", rival, "late reward", "+")
+        for rate, rival in (("constant", "the constant rate's"), ("linear", "linear's"), CLIP)
+    ),
+    *(
+        (f"pocket, 100 steps, rloo, {rate}", rival, "late reward", sign)
+        for (rate, rival), sign in zip((("linear", "linear's"), CLIP), "=-", strict=True)
+    ),
+    (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit", "noise_linear's", "late reward", "="),
+    (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit, baseline.prior=past", "the prior's", "late reward", "="),
     ("pocket, 25 steps, gradient_weighted, constant", "RLOO's", "area", "="),
     ("pocket, 25 steps, none, constant", "RLOO's", "area", "+"),
     ("pocket, 25 steps, none, constant", "the constant rate's", "area", "="),

@@ -37,7 +37,20 @@ from typing import Any
 import kept
 import neighbours  # noqa: F401
 from comparisons import student
-from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, area_per_token, final, last_quarter, late
+from contest import (
+    FULL,
+    GROUP,
+    TUNING_SEEDS,
+    Case,
+    MissingRunError,
+    Row,
+    Runs,
+    area,
+    area_per_token,
+    final,
+    last_quarter,
+    late,
+)
 from curves import draw
 from figures import ROOT, Estimate, Figure, write
 from others import PRETRAINED
@@ -266,7 +279,11 @@ PARTS = (
         for task in (*SHORT[1:], *PRETRAINED)
     ),
     Part("rotated_clipped", (LINEAR_CLIPPED,), 100, FIVE, ("rotated",), (DEFAULT, COSINE)),
-    *(Part(task, (*CLAIMS, RLOO_NOISE, PRIOR), 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT)) for task in PRETRAINED),
+    *(
+        Part(f"{task}{name}", rows, 100, FIVE, (task,), (RIVAL, COSINE, DEFAULT))
+        for task in PRETRAINED
+        for name, rows in {"": (*CLAIMS, PRIOR), "_rloo": (RLOO_NOISE,)}.items()
+    ),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
 #: More steps of the default, which take about as long as 100 with the prior; of these there is one comparison.
@@ -437,10 +454,13 @@ def picture(part: Part, runs: Runs) -> None:
     draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
 
 
-def of_claim(run: dict[str, Any]) -> bool:
-    """Whether a kept run is of the rates that a claim is about, whose steps :mod:`overshoot` measures."""
+def unused(run: dict[str, Any]) -> tuple[str, ...]:
+    """What no figure is of: :mod:`overshoot` has products of gradients, of claims; tuning, of others, rewards alone."""
     *row, rate = run["overrides"][:3]
-    return rate.startswith("eta0=") and tuple(row) in {claimed.overrides for claimed in CLAIMS}
+    if rate.startswith("eta0=") and tuple(row) in {claimed.overrides for claimed in CLAIMS}:
+        return ()
+    tuning = {f"seed={seed}" for seed in TUNING_SEEDS}.intersection(run["overrides"])
+    return ("square_mean", "alignment", *(("mean_square", "lr", "tokens", "best", "entropy") if tuning else ()))
 
 
 def write_kept(runs: Runs) -> None:
@@ -474,7 +494,7 @@ def main() -> None:
     if arguments.quick:
         write("results-quick", [figure for part in parts for figure in part_figures(part, runs)])
     elif arguments.kept or (shares == 1 and arguments.only is None):
-        kept.fold(CONTEST, of_claim)
+        kept.fold(CONTEST, unused)
         write_kept(Runs(CONTEST, makes=False))
 
 

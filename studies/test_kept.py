@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from kept import PARTIAL, ROUNDED, add, fold, lines_of, read
+from kept import ROUNDED, add, fold, lines_of, read
 
 
 def run(seed: int, steps: int = 3) -> dict:
@@ -58,15 +58,15 @@ def test_a_run_without_a_number_that_a_table_has_is_read_without_it(tmp_path):
     assert is_kept(found, older)
 
 
-def test_what_is_asked_of_some_runs_alone_is_kept_of_these(tmp_path):
+def test_what_is_unused_is_left_out_of_those_runs_alone(tmp_path):
     table = tmp_path / "runs.parquet"
     for seed in (1, 2):
         add(table, run(seed))
     for _ in range(2):
-        fold(table, lambda one: one["overrides"][1] == "seed=2")
+        fold(table, lambda one: ("lr", "alignment") if one["overrides"][1] == "seed=1" else ())
         first, second = read(table)
         assert is_kept(second, run(2))
-        assert run(1)["record"].keys() - first["record"].keys() == {*PARTIAL}
+        assert run(1)["record"].keys() - first["record"].keys() == {"lr", "alignment"}
 
 
 def test_a_run_with_a_number_that_a_table_has_not_is_refused(tmp_path):

@@ -103,6 +103,19 @@ def test_rates_that_fall_tie_with_it_when_they_clip_and_no_other_that_clips_does
     assert all(sign(f"{SUMS}{name}", "noise_linear's") == "-" for name in others)
 
 
+def test_the_prior_is_ahead_under_every_rate_and_rloo_under_none():
+    rivals = {"constant": RIVALS[0], "linear": "linear's", "linear_clipped": "linear_clipped's"}
+    rivals |= {"noise_linear": "noise_linear's"}
+    assert [sign(f"{SUMS}{OURS}, {rate}, baseline.prior=past", rival) for rate, rival in rivals.items()] == ["+"] * 4
+    assert [sign(f"{SUMS}rloo, {rate}", rival) for rate, rival in rivals.items()] == ["=", "=", "-", "-"]
+    assert value(f"{SUMS}rloo, linear_clipped: late reward") < value(f"{SUMS}{OURS}, constant, baseline.prior=past: late reward")
+
+
+def test_norms_of_logits_do_as_well_as_exact_ones():
+    start = f"{SUMS}{OURS}, noise_linear, gradnorm=logit"
+    assert (sign(start, "noise_linear's"), sign(f"{start}, baseline.prior=past", "the prior's")) == ("=", "=")
+
+
 def test_on_words_no_claim_is_seen_and_a_clipped_linear_rate_is_ahead():
     start = f"backward, 100 steps, {OURS}"
     assert [sign(f"{start}, noise_linear", rival) for rival in RIVALS] == ["=", "="]
