@@ -7,7 +7,20 @@ import pytest
 from contest import Case, Runs
 from contest import late as reward
 from measured import results
-from results import ADAMW, CONTEST, COSINE, DEFAULT, NONE, PARTS, PENALTY, PRIOR, SHORT
+from results import (
+    ADAMW,
+    CONTEST,
+    COSINE,
+    DEFAULT,
+    FIVE,
+    LINEAR_CLIPPED,
+    NONE,
+    PARTS,
+    PENALTY,
+    PRIOR,
+    RIVAL,
+    SHORT,
+)
 
 RIVALS = ("the constant rate's", "cosine's")
 MEASURES = ("final accuracy", "late reward", "area")
@@ -108,7 +121,8 @@ def test_the_prior_is_ahead_under_every_rate_and_rloo_under_none():
     rivals |= {"noise_linear": "noise_linear's"}
     assert [sign(f"{SUMS}{OURS}, {rate}, baseline.prior=past", rival) for rate, rival in rivals.items()] == ["+"] * 4
     assert [sign(f"{SUMS}rloo, {rate}", rival) for rate, rival in rivals.items()] == ["=", "=", "-", "-"]
-    assert value(f"{SUMS}rloo, linear_clipped: late reward") < value(f"{SUMS}{OURS}, constant, baseline.prior=past: late reward")
+    worst, best = f"{SUMS}rloo, linear_clipped", f"{SUMS}{OURS}, constant, baseline.prior=past"
+    assert value(f"{worst}: late reward") < value(f"{best}: late reward")
 
 
 def test_norms_of_logits_do_as_well_as_exact_ones():
@@ -123,6 +137,17 @@ def test_on_words_no_claim_is_seen_and_a_clipped_linear_rate_is_ahead():
     assert [sign(f"{start}, linear_clipped", rival) for rival in ("noise_linear's", "cosine's")] == ["+", "+"]
     runs = Runs(CONTEST, makes=False)
     assert reward(runs(Case("backward", PRIOR, 100), 0.06, 5)) < 0.1
+
+
+def test_matrices_break_runs_down_that_neither_clip_nor_have_a_prior():
+    """At the rates that the tuning found best; no row is ahead of the default, which ties with the constant rate."""
+    runs = Runs(CONTEST, makes=False)
+    rows = {RIVAL: 1, DEFAULT: 1, LINEAR_CLIPPED: 0, PRIOR: 0}
+    for row, broken in rows.items():
+        assert sum(reward(run) < 0.01 for run in runs.of(Case("rotated", row, 100), FIVE)) == broken
+    others = [row for row in rows if row != DEFAULT]
+    assert {sign(f"rotated, 100 steps, {row.name}", "noise_linear's") for row in others[1:]} == {"="}
+    assert sign(f"rotated, 100 steps, {DEFAULT.name}", RIVALS[0]) == "="
 
 
 def test_over_146_steps_the_default_ties_with_the_prior_and_takes_as_long_or_longer():
