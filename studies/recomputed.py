@@ -95,6 +95,10 @@ CLAIMS = (
         (f"pocket, 100 steps, rloo, {rate}", rival, "late reward", sign)
         for (rate, rival), sign in zip((("linear", "linear's"), CLIP), "=-", strict=True)
     ),
+    *(
+        ("pocket, 100 steps, gradient_weighted, normalised", rival, "late reward", "+")
+        for rival in ("noise_linear's", CLIP[1])
+    ),
     (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit", "noise_linear's", "late reward", "="),
     (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit, baseline.prior=past", "the prior's", "late reward", "="),
     ("pocket, 25 steps, gradient_weighted, constant", "RLOO's", "area", "="),

@@ -125,6 +125,11 @@ def test_the_prior_is_ahead_under_every_rate_and_rloo_under_none():
     assert value(f"{worst}: late reward") < value(f"{best}: late reward")
 
 
+def test_steps_of_one_length_are_ahead_on_sums():
+    row = f"{SUMS}{OURS}, normalised"
+    assert [sign(row, rival) for rival in ("noise_linear's", "linear_clipped's")] == ["+", "+"]
+
+
 def test_norms_of_logits_do_as_well_as_exact_ones():
     start = f"{SUMS}{OURS}, noise_linear, gradnorm=logit"
     assert (sign(start, "noise_linear's"), sign(f"{start}, baseline.prior=past", "the prior's")) == ("=", "=")
