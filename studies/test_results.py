@@ -153,6 +153,7 @@ def test_matrices_break_runs_down_that_neither_clip_nor_have_a_prior():
     others = [row for row in rows if row != DEFAULT]
     assert {sign(f"rotated, 100 steps, {row.name}", "noise_linear's") for row in others[1:]} == {"="}
     assert sign(f"rotated, 100 steps, {DEFAULT.name}", RIVALS[0]) == "="
+    assert sign(f"rotated, 100 steps, {LINEAR_CLIPPED.name}", RIVALS[1]) == "+"
 
 
 def test_over_146_steps_the_default_ties_with_the_prior_and_takes_as_long_or_longer():
