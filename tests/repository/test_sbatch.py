@@ -12,13 +12,13 @@ from conftest import ROOT
 #: Names of nodes that only SLURM knows, as `scontrol` has their addresses.
 NODES = ("node1.invalid", "node2.invalid", "node3.invalid", "node4.invalid")
 COMMANDS = {
-    "srun": r"""printf '%q ' "$@" >>calls; echo >>calls
+    "srun": r"""line=$(printf '%q ' "$@"); echo "${line}" >>calls
 case "$*" in *src/serve.py*) exec sleep 60 ;; esac""",
     "scontrol": """case "$*" in
   "show hostnames all") printf '%s\\n' node{1,2,3,4}.invalid ;;
   *) name=${!#}; number=${name:4:1}; echo "NodeName=$name Arch=x NodeAddr=127.0.0.$number NodeHostName=$name" ;;
 esac""",
-    "python": "",  # a server that answers at once
+    "python": 'case "$2" in *hello*) grep -q "serve.py $3 $4" calls ;; esac',  # a server answers once it is started
 }
 
 
