@@ -118,6 +118,9 @@ LOGIT_PRIOR = row(OURS, "noise_linear", "gradnorm=logit", "baseline.prior=past",
 #: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
 PENALTY = "pocket_penalty"
 NONE = row("none", "noise_linear", rate=0.03)
+#: Steps of one length, which falls.
+NORMALISED = row(OURS, "normalised", rate=0.08)
+NORMALISED_PRIOR = row(OURS, "normalised", "baseline.prior=past", rate=0.08)
 #: What every row is compared with.
 RIVALS = {
     RIVAL: "the constant rate's",
@@ -130,6 +133,7 @@ RIVALS = {
     PRIOR: "the prior's",
     LINEAR: "linear's",
     LINEAR_CLIPPED: "linear_clipped's",
+    NORMALISED: "normalised SGD's",
     SNR: "snr's",
 }
 #: Long steps shortened, too, under a constant rate, and under Theorem 4's, with a decay or without.
@@ -154,7 +158,7 @@ FACTORIAL = {
 #: What others have proposed (``rivals.py``), and what each is compared with besides the default.
 PROPOSED = {
     LINEAR_CLIPPED: (
-        row(OURS, "normalised", rate=0.08),
+        NORMALISED,
         row(OURS, "timed", rate=0.015),
         row(OURS, "linear", "optimizer=gated_sgd", rate=0.02),
         row(OURS, "constant", "optimizer=clipped_adamw", rate=1.25e-4),
@@ -272,6 +276,15 @@ PARTS = (
         Part(f"proposed: {row.name}", (row,), 100, FIVE, SUMS, (rival, DEFAULT))
         for rival, rows in PROPOSED.items()
         for row in rows
+    ),
+    Part("normalised, ten seeds", (LINEAR_CLIPPED, NORMALISED), 100, TEN, SUMS, (DEFAULT, LINEAR_CLIPPED)),
+    *(
+        Part(f"normalised_{task}", (NORMALISED,), 100, FIVE, (task,), (LINEAR_CLIPPED, DEFAULT))
+        for task in (*SHORT[1:], *PRETRAINED)
+    ),
+    *(
+        Part(f"normalised_prior_{task}", (NORMALISED_PRIOR,), 100, FIVE, (task,), (NORMALISED, PRIOR))
+        for task in (*SHORT, *PRETRAINED)
     ),
     Part("backward_clipped", FALLING, 100, FIVE, ("backward",), (DEFAULT, COSINE)),
     *(
