@@ -5,14 +5,15 @@
 - **Moments** (``--moments``): at the model as it was published, and but for ``--untrained`` after 60 steps of RLOO; 16
   prompts with 256 responses to each, or as many as ``--responses`` says: second moments ``Σ A_i² n_i`` of each baseline
   over RLOO's and the optimum's, as ``prior.py`` has them, and of one that weighs by norms of logits.
-- **Runs**: 60 steps of 16 prompts × 8 responses on sums of two numbers of one or two digits, each baseline at three
-  rates a factor of two apart, three seeds. Each run has a linear decay and its long steps shortened to the median norm
-  so far. Differences to RLOO are taken at the same rate, seed by seed, with Student's 95 % interval.
+- **Runs**: 60 steps of 8 prompts × 8 responses on sums of two numbers of one or two digits. Each run has a linear
+  decay and its long steps shortened to the median norm so far. Each baseline has the best of at least three rates, a
+  factor of two apart, by late reward on the first of three seeds; differences to RLOO are taken seed by seed, with
+  Student's 95 % interval.
 
-In bfloat16 beside float32 weights, as large models are trained; transformers samples the responses. Runs and moments
-are kept beside ``studies/results/pretrained.parquet``: a second call goes on where the first was stopped. A run takes
-hours of a CPU; shares can run side by side on a GPU. ``--kept`` writes what is there. ``--quick``: two steps of the
-pocket policy.
+In bfloat16 beside float32 weights, as large models are trained; vLLM samples the responses. Runs and moments are kept
+beside ``studies/results/pretrained.parquet``: a second call goes on where the first was stopped. A run takes a quarter
+of an hour of a CPU; shares, each of other baselines, can run side by side. ``--kept`` writes what is there.
+``--quick``: two steps of the pocket policy.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import kept
 import neighbours  # noqa: F401
 import torch
 from comparisons import student
-from contest import Case, MissingRunError, Row, Runs, area, final, late
+from contest import FULL, Case, MissingRunError, Row, Runs, area, final, late
 from figures import ROOT, Estimate, Figure, write
 from prior import Place, Places, figures_of, place_of
 from torch.nn.utils import vector_to_parameters
@@ -38,23 +39,24 @@ from oblr.policy.loading import load_model
 from oblr.policy.model import PolicyModel
 
 RUNS = ROOT / "studies" / "results" / "pretrained.parquet"
-HORIZON, SEEDS, RATES = 60, (1, 2, 3), (0.01, 0.02, 0.04)
+STEPS, PROMPTS, SEEDS = 60, 8, (1, 2, 3)
+#: Where the search for a rate begins.
+RATE = 0.02
 #: Of every run.
 COMMON = (
-    *("schedule=linear_clipped", "rollout.engine=hf", "rollout.reward_pool.trust=true"),
+    *("schedule=linear_clipped", "rollout.reward_pool.trust=true"),
     *("trainer.precision=bf16-mixed", "policy.logprob_gap_mean=0.1", "policy.logprob_gap_p99=1"),
 )
-SUMS = ("data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 2}", "data.held_out.size=128")
+SUMS = ("data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 2}", "data.held_out.size=64")
 #: By experiment, with what is not its own.
 TASKS = {"smollm2_cpu": SUMS, "dialogsum_cpu": ()}
 SHORT = "pocket"
 ROWS = tuple(
-    Row(name, (f"baseline={baseline}", *more, *COMMON, *SUMS), None)
+    Row(name, (f"baseline={baseline}", *more, *COMMON, *SUMS), RATE, PROMPTS)
     for name, baseline, *more in (
         ("rloo", "rloo"),
         ("gradient_weighted", "gradient_weighted"),
         ("gradient_weighted, prior=past", "gradient_weighted", "baseline.prior=past"),
-        ("none", "none"),
     )
 )
 RLOO = ROWS[0]
@@ -71,59 +73,55 @@ def logit_moments(name: str, place: Place) -> Iterator[Figure]:
         yield Figure(f"{name}: gradient_weighted by logit: second moment, over RLOO's", ours / rloos, "×")
 
 
-def moments(task: str, more: Sequence[str], horizon: int, prompts: int, responses: int) -> Iterator[Figure]:
-    """At the model as published, and after a run of RLOO at the middle rate of so many steps, if they are any."""
+def moments(task: str, more: Sequence[str], steps: int, prompts: int, responses: int) -> Iterator[Figure]:
+    """At the model as published, and after so many steps of RLOO, if they are any."""
     settings = (
         "baseline=rloo",
         *COMMON,
         *TASKS.get(task, SUMS),
         *more,
-        f"eta0={RATES[1]:g}",
-        f"steps={horizon + 1}",
+        f"eta0={RATE:g}",
+        f"steps={steps + 1}",
         "seed=11",
     )
     sizes = ("rollout.prompts_per_step=16", "rollout.group_size=8", f"data.held_out.size={prompts}")
-    places = Places((0, horizon), responses, 11)
+    places = Places((0, steps), responses, 11)
     observed((*settings, *sizes), places, task)
     path = str(composed(["paths.output_dir=unused"], task).policy.path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = PolicyModel(load_model(path, "float32").to(device), 1.0)
-    for step, parameters, batch in places.taken:
+    for after, parameters, batch in places.taken:
         vector_to_parameters(parameters, model.parameters())
         place = place_of(batch, model)
-        name = f"{task.removesuffix('_cpu')}, after {step} steps"
+        name = f"{task.removesuffix('_cpu')}, after {after} steps"
         yield from figures_of(name, place)
         yield from logit_moments(name, place)
 
 
-def all_of(runs: Runs, case: Case, rate: float, seeds: Sequence[int]) -> list[Record]:
-    """The runs with these seeds; none where one is missing."""
-    try:
-        return [runs(case, rate, seed) for seed in seeds]
-    except MissingRunError:
-        return []
-
-
-def runs_figures(runs: Runs, task: str, horizon: int, seeds: Sequence[int], rates: Sequence[float]) -> Iterator[Figure]:
-    """Of each row at each rate of which all seeds are there."""
-    for row in ROWS:
-        for rate in rates:
-            records = all_of(runs, Case(task, row, horizon), rate, seeds)
-            rivals = all_of(runs, Case(task, RLOO, horizon), rate, seeds)
-            if not records:
-                continue
-            title = f"sums, {row.name}, η₀ = {rate:g}"
-            for name, measure in {"final accuracy": final, "late reward": late, "area": area}.items():
-                values = [100 * measure(record) for record in records]
-                middle, low, high = student(values)
-                yield Estimate(f"{title}: {name}", middle, "%", low=low, high=high)
-                if row is not RLOO and rivals:
-                    gaps = [a - 100 * measure(b) for a, b in zip(values, rivals, strict=True)]
-                    middle, low, high = student(gaps)
-                    yield Estimate(f"{title}: {name}, over RLOO's", middle, "points", low=low, high=high)
-            moment = sum(one.second_moment for one in records) / sum(one.rloo for one in records)
-            yield Figure(f"{title}: second moment", moment, "× RLOO on the same rollouts")
-            yield Figure(f"{title}: reward of the first step", 100 * mean(one.reward[0] for one in records), "%")
+def runs_figures(runs: Runs, rows: Sequence[Row], task: str, horizon: int) -> Iterator[Figure]:
+    """Of each row of which all runs are there."""
+    cases = {row: Case(task, row, horizon) for row in rows}
+    known: dict[Row, list[Record]] = {}
+    for row, case in cases.items():
+        try:
+            known[row] = runs.of(case, SEEDS)
+        except MissingRunError:
+            continue
+    for row, records in known.items():
+        title = f"sums, {row.name}"
+        if row.rate:
+            yield Figure(f"{title}: η₀", runs.tuned(cases[row]) or 0.0, "tuned")
+        for name, measure in {"final accuracy": final, "late reward": late, "area": area}.items():
+            values = [100 * measure(record) for record in records]
+            middle, low, high = student(values)
+            yield Estimate(f"{title}: {name}", middle, "%", low=low, high=high)
+            if row is not rows[0] and rows[0] in known:
+                gaps = [a - 100 * measure(b) for a, b in zip(values, known[rows[0]], strict=True)]
+                middle, low, high = student(gaps)
+                yield Estimate(f"{title}: {name}, over RLOO's", middle, "points", low=low, high=high)
+        moment = sum(one.second_moment for one in records) / sum(one.rloo for one in records)
+        yield Figure(f"{title}: second moment", moment, "× RLOO on the same rollouts")
+        yield Figure(f"{title}: reward of the first step", 100 * mean(one.reward[0] for one in records), "%")
 
 
 def kept_moments(path: Path) -> Iterator[Figure]:
@@ -138,15 +136,14 @@ def main() -> None:
     parser.add_argument("--moments", choices=TASKS, help="of this task, in place of runs")
     parser.add_argument("--untrained", action="store_true", help="moments of the published model alone")
     parser.add_argument("--responses", type=int, default=256, help="of moments, to each prompt")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--kept", action="store_true", help="make none")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("more", nargs="*", help="overrides of --moments, as data.path=…")
     asked = parser.parse_args()
-    path, task, horizon = RUNS, "smollm2_cpu", HORIZON
+    path, task, steps, rows = RUNS, "smollm2_cpu", STEPS, ROWS
     if asked.quick:
-        path, task, horizon = RUNS.with_name("pretrained-quick.parquet"), SHORT, 2
+        path, task, steps = RUNS.with_name("pretrained-quick.parquet"), SHORT, 2
+        rows = tuple(replace(row, rate=None) for row in ROWS[:2])
     found = path.with_name(f"moments-{path.stem}.jsonl")
     if asked.quick:
         kept.lines_of(path).unlink(missing_ok=True)
@@ -154,23 +151,20 @@ def main() -> None:
     if asked.quick or asked.moments:
         sizes = (4, 32) if asked.quick else (16, asked.responses)
         with found.open("a") as lines:
-            for figure in moments(asked.moments or task, asked.more, 0 if asked.untrained else horizon, *sizes):
+            for figure in moments(asked.moments or task, asked.more, 0 if asked.untrained else steps, *sizes):
                 lines.write(json.dumps(asdict(figure)) + "\n")
         if asked.moments:
             return
-    small = ("rollout.prompts_per_step=4", "data.held_out.size=8") if asked.quick else ()
-    runs = Runs(path, everywhere=small)
+    runs = Runs(path, SEEDS[:1], ("data.held_out.size=8",) if asked.quick else ())
+    horizon = steps * PROMPTS // FULL
     share, shares = map(int, asked.share.split("/"))
-    seeds = asked.seeds[:2] if asked.quick else asked.seeds
-    rates = asked.rates[:1] if asked.quick else asked.rates
-    todo = [(seed, rate, row) for seed in seeds for rate in rates for row in ROWS[: 2 if asked.quick else None]]
-    for seed, rate, row in [] if asked.kept else todo[share - 1 :: shares]:
-        runs(Case(task, row, horizon), rate, seed)
+    for row in () if asked.kept else rows[share - 1 :: shares]:
+        runs.of(Case(task, row, horizon), SEEDS)
     if asked.kept or shares == 1:
         if not asked.quick and kept.lines_of(path).exists():
             kept.fold(path)
         runs.makes = False
-        write(path.stem, [*kept_moments(found), *runs_figures(runs, task, horizon, seeds, rates)])
+        write(path.stem, [*kept_moments(found), *runs_figures(runs, rows, task, horizon)])
 
 
 if __name__ == "__main__":
