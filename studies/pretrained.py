@@ -35,6 +35,7 @@ from training import Record, composed, observed
 
 from oblr.baselines.gradient_weighted import GradientWeightedBaseline
 from oblr.baselines.rloo import RLOOBaseline
+from oblr.batch.types import Moments
 from oblr.policy.loading import load_model
 from oblr.policy.model import PolicyModel
 
@@ -98,6 +99,12 @@ def moments(task: str, more: Sequence[str], steps: int, prompts: int, responses:
         yield from logit_moments(name, place)
 
 
+def noise(record: Record, steps: int) -> float:
+    """``tr H``, the trace of the covariance of one group's gradient: a mean over the first steps."""
+    pairs = zip(record.mean_square[:steps], record.square_mean[:steps], strict=True)
+    return mean(Moments(PROMPTS, *pair).noise for pair in pairs)
+
+
 def runs_figures(runs: Runs, rows: Sequence[Row], task: str, horizon: int) -> Iterator[Figure]:
     """Of each row of which all runs are there."""
     cases = {row: Case(task, row, horizon) for row in rows}
@@ -121,6 +128,8 @@ def runs_figures(runs: Runs, rows: Sequence[Row], task: str, horizon: int) -> It
                 yield Estimate(f"{title}: {name}, over RLOO's", middle, "points", low=low, high=high)
         moment = sum(one.second_moment for one in records) / sum(one.rloo for one in records)
         yield Figure(f"{title}: second moment", moment, "× RLOO on the same rollouts")
+        yield Figure(f"{title}: tr H of the first step", mean(noise(one, 1) for one in records), "")
+        yield Figure(f"{title}: tr H, mean over steps", mean(noise(one, STEPS) for one in records), "")
         yield Figure(f"{title}: reward of the first step", 100 * mean(one.reward[0] for one in records), "%")
 
 

@@ -468,12 +468,16 @@ def picture(part: Part, runs: Runs) -> None:
 
 
 def unused(run: dict[str, Any]) -> tuple[str, ...]:
-    """What no figure is of: :mod:`overshoot` has products of gradients, of claims; tuning, of others, rewards alone."""
+    """What no figure is of: :mod:`overshoot` has products of gradients, of claims; :mod:`along` has norms and rates of
+    two further rows; of other rows' tuning there are rewards alone.
+    """
     *row, rate = run["overrides"][:3]
     if rate.startswith("eta0=") and tuple(row) in {claimed.overrides for claimed in CLAIMS}:
         return ()
+    if (*row, rate) == SNR.overrides or tuple(row) == RLOO.overrides:
+        return ("square_mean", "alignment")
     tuning = {f"seed={seed}" for seed in TUNING_SEEDS}.intersection(run["overrides"])
-    return ("square_mean", "alignment", *(("mean_square", "lr", "tokens", "best", "entropy") if tuning else ()))
+    return ("square_mean", "alignment", "mean_square", "lr", *(("tokens", "best", "entropy") if tuning else ()))
 
 
 def write_kept(runs: Runs) -> None:
