@@ -42,7 +42,7 @@ from oblr.policy.model import PolicyModel
 RUNS = ROOT / "studies" / "results" / "pretrained.parquet"
 STEPS, PROMPTS, SEEDS = 60, 8, (1, 2, 3)
 #: Where the search for a rate begins.
-RATE = 0.02
+RATE = 0.01
 #: Of every run.
 COMMON = (
     *("schedule=linear_clipped", "rollout.reward_pool.trust=true"),
