@@ -1,6 +1,8 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from baseline_steps import baseline, make
 from doctored import fallen, responses, run
 
 from oblr.doctor.moving import (
@@ -87,15 +89,23 @@ def test_responses_that_are_cut():
     assert truncated(cut(0.7)) is not None
 
 
-def weighed(weight, every=1, off=0.1):
-    """In groups of every so many steps one response has this weight; ``off``: what advantages add up to."""
+def weighed(weight, every=1, name="gradient_weighted", **settings):
+    """One response of every group of so many steps has this weight; advantages are the paper's, or this baseline's."""
+    chosen = baseline(name, **settings)
+    steps = responses(
+        HEALTHY,
+        lambda one, step, place: replace(one, square_norm=weight if place % 8 == 0 and step % every == 0 else 1.0),
+    )
 
-    def changed(one, step, place):
-        first = place % 8 == 0
-        heavy = weight if first and step % every == 0 else 1.0
-        return replace(one, square_norm=heavy, advantage=one.advantage + off * first)
+    def told(step):
+        of_each = {name: [getattr(one, name) for one in step.responses] for name in ("reward", "length", "square_norm")}
+        rewards, lengths, weights = (torch.tensor(of).reshape(-1, 8) for of in of_each.values())
+        groups = make(rewards, lengths, weights.double())
+        advantages = chosen(groups).flatten().tolist()
+        chosen.learn(groups)
+        return [replace(one, advantage=advantage) for one, advantage in zip(step.responses, advantages, strict=True)]
 
-    return responses(HEALTHY, changed)
+    return [replace(step, responses=told(step)) for step in steps]
 
 
 def test_one_response_with_all_the_weight():
@@ -105,9 +115,14 @@ def test_one_response_with_all_the_weight():
     assert one_hand(weighed(500.0, every=2)) is None
 
 
-def test_a_baseline_without_weights_hangs_on_no_response():
-    """Whose advantages add up to nothing, in each group."""
-    assert one_hand(weighed(500.0, off=0.0)) is None
+@pytest.mark.parametrize("name", ["rloo", "group_mean", "group_mean_std", "batch_mean", "opo", "none"])
+def test_a_baseline_without_weights_hangs_on_no_response(name):
+    assert one_hand(weighed(500.0, name=name)) is None
+
+
+@pytest.mark.parametrize("prior", ["step", "past"])
+def test_a_baseline_with_a_prior_hangs_on_no_response(prior):
+    assert one_hand(weighed(500.0, prior=prior)) is None
 
 
 def test_a_few_groups_are_no_illness():

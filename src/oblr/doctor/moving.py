@@ -67,7 +67,7 @@ def one_response(steps: Sequence[StepRecord]) -> Finding | None:
             [f"its part is {percent(min(held, 1))} of the step's length, {z:.1f} robust deviations too long", *why]
         ),
         "almost certain",
-        "schedule=noise_linear or schedule=constant_clipped shortens such steps",
+        "schedule=linear_clipped shortens such steps",
         f"max_grad_norm={_usual(steps):.2g}, the median length so far",
         step.step,
         place,
@@ -142,7 +142,7 @@ def policy_broke(steps: Sequence[StepRecord]) -> Finding | None:
         f"The policy broke in step {steps[place].step}: it could not do afterwards what it had done before.",
         f"the mean reward is {after:.2g} in the five steps after it, and was {before:.2g} in those before",
         "almost certain",
-        "schedule=noise_linear, or a smaller eta0",
+        "schedule=linear_clipped, or a smaller eta0",
         f"max_grad_norm={_usual(steps[: place + 1]):.2g}",
         steps[place].step,
     )
@@ -197,19 +197,33 @@ def truncated(steps: Sequence[StepRecord]) -> Finding | None:
     )
 
 
+def by_others(group: Sequence[Response], weights: Sequence[float]) -> bool | None:
+    """Whether advantages are in proportion to rewards less the others' weighted means; None where rewards are alike."""
+    given = [(one.reward, one.advantage) for one in group if one.reward is not None and one.advantage is not None]
+    if len(given) < len(group):
+        return False
+    if len({reward for reward, _ in given}) == 1:
+        return None
+    expected = []
+    for i, (reward, _) in enumerate(given):
+        others = [(weight, other) for j, (weight, (other, _)) in enumerate(zip(weights, given, strict=True)) if j != i]
+        whole = math.fsum(weight for weight, _ in others)
+        expected.append(reward - math.fsum(weight * other for weight, other in others) / (whole or 1.0))
+    found = [advantage for _, advantage in given]
+    product = math.fsum(a * b for a, b in zip(expected, found, strict=True))
+    return product > 0.999 * math.hypot(*expected) * math.hypot(*found)
+
+
 def one_hand(steps: Sequence[StepRecord]) -> Finding | None:
-    """One response has all the weight of its group, so a baseline weighted by norms hangs on it.
+    """One response has all the weight of its group, and the baseline hangs on it.
 
     Of weights ``w_i = ρ_i² n_i`` the effective number is ``(Σ w)²/Σ w²``. Said where of the last ten steps' groups of
-    more than two responses, at least ten, most have one below 1.1, by Wilson's interval of their share. Not said where
-    the advantages of each group add up to nothing, as they do by a mean of the group, which has no weights.
+    more than two responses, at least ten, most have one below 1.1, by Wilson's interval of their share, and where most
+    advantages are those that a baseline by these weights gives (:func:`by_others`).
     """
-    sizes, weighted = list[float](), False
+    sizes, weighted = list[float](), list[bool]()
     for step in steps[-WINDOW:]:
         for group in by_group(step):
-            advantages = [one.advantage for one in group if one.advantage is not None]
-            whole = len(advantages) == len(group)
-            weighted |= whole and abs(math.fsum(advantages)) > 1e-4 * math.fsum(map(abs, advantages))
             weights = [
                 one.square_norm * math.exp(2 * min(one.log_ratio or 0.0, 100.0))
                 for one in group
@@ -217,8 +231,9 @@ def one_hand(steps: Sequence[StepRecord]) -> Finding | None:
             ]
             if len(weights) == len(group) > 2 and sum(weights) > 0:
                 sizes.append(sum(weights) ** 2 / sum(weight**2 for weight in weights))
+                weighted += [of for of in (by_others(group, weights),) if of is not None]
     found = share(sum(size < ALONE for size in sizes), len(sizes))
-    if not weighted or len(sizes) < WINDOW or found.low <= 0.5:
+    if 2 * sum(weighted) <= len(weighted) or len(sizes) < WINDOW or found.low <= 0.5:
         return None
     return Finding(
         "one_hand",

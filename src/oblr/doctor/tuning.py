@@ -231,6 +231,6 @@ def clip(steps: Sequence[StepRecord]) -> Finding | None:
         f"{few} of {len(steps)} steps have {percent(sum(squares[-few:]) / sum(squares))} of the squared movement; the "
         f"median ‖ĝ‖ is {usual:.2g}",
         "likely",
-        "schedule=noise_linear, or schedule=constant_clipped",
+        "schedule=linear_clipped",
         f"max_grad_norm={usual:.2g}",
     )
