@@ -19,6 +19,7 @@ of an hour of a CPU; shares, each of other baselines, can run side by side. ``--
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
@@ -26,10 +27,10 @@ from statistics import mean
 import kept
 import neighbours  # noqa: F401
 import torch
-from comparisons import student
-from contest import FULL, Case, MissingRunError, Row, Runs, area, final, late
+from contest import FULL, Case, MissingRunError, Row, Runs
 from figures import ROOT, Estimate, Figure, write
 from prior import Place, Places, figures_of, place_of
+from results import case_figures
 from torch.nn.utils import vector_to_parameters
 from training import Record, composed, observed
 
@@ -41,8 +42,6 @@ from oblr.policy.model import PolicyModel
 
 RUNS = ROOT / "studies" / "results" / "pretrained.parquet"
 STEPS, PROMPTS, SEEDS = 60, 8, (1, 2, 3)
-#: Where the search for a rate begins.
-RATE = 0.01
 #: Of every run.
 COMMON = (
     *("schedule=linear_clipped", "rollout.reward_pool.trust=true"),
@@ -53,14 +52,15 @@ SUMS = ("data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digit
 TASKS = {"smollm2_cpu": SUMS, "dialogsum_cpu": ()}
 SHORT = "pocket"
 ROWS = tuple(
-    Row(name, (f"baseline={baseline}", *more, *COMMON, *SUMS), RATE, PROMPTS)
-    for name, baseline, *more in (
-        ("rloo", "rloo"),
-        ("gradient_weighted", "gradient_weighted"),
-        ("gradient_weighted, prior=past", "gradient_weighted", "baseline.prior=past"),
+    Row(name, (f"baseline={baseline}", *more, *COMMON, *SUMS), rate, PROMPTS)
+    for name, rate, baseline, *more in (
+        ("rloo", 0.005, "rloo"),
+        ("gradient_weighted", 0.005, "gradient_weighted"),
+        ("gradient_weighted, prior=past", 0.01, "gradient_weighted", "baseline.prior=past"),
     )
 )
 RLOO = ROWS[0]
+RIVALS = {"rloo": "RLOO's", "gradient_weighted": "the paper's"}
 
 
 def logit_moments(name: str, place: Place) -> Iterator[Figure]:
@@ -81,7 +81,7 @@ def moments(task: str, more: Sequence[str], steps: int, prompts: int, responses:
         *COMMON,
         *TASKS.get(task, SUMS),
         *more,
-        f"eta0={RATE:g}",
+        f"eta0={RLOO.rate:g}",
         f"steps={steps + 1}",
         "seed=11",
     )
@@ -106,31 +106,21 @@ def noise(record: Record, steps: int) -> float:
 
 
 def runs_figures(runs: Runs, rows: Sequence[Row], task: str, horizon: int) -> Iterator[Figure]:
-    """Of each row of which all runs are there."""
-    cases = {row: Case(task, row, horizon) for row in rows}
-    known: dict[Row, list[Record]] = {}
-    for row, case in cases.items():
-        try:
-            known[row] = runs.of(case, SEEDS)
-        except MissingRunError:
-            continue
+    """Of each row of which all runs are there, if RLOO's are, which is the first."""
+    known: dict[Row, Sequence[Record]] = {}
+    for row in rows:
+        with suppress(MissingRunError):
+            known[row] = runs.of(Case(task, row, horizon), SEEDS)
+    if rows[0] not in known:
+        return
     for row, records in known.items():
-        title = f"sums, {row.name}"
-        if row.rate:
-            yield Figure(f"{title}: η₀", runs.tuned(cases[row]) or 0.0, "tuned")
-        for name, measure in {"final accuracy": final, "late reward": late, "area": area}.items():
-            values = [100 * measure(record) for record in records]
-            middle, low, high = student(values)
-            yield Estimate(f"{title}: {name}", middle, "%", low=low, high=high)
-            if row is not rows[0] and rows[0] in known:
-                gaps = [a - 100 * measure(b) for a, b in zip(values, known[rows[0]], strict=True)]
-                middle, low, high = student(gaps)
-                yield Estimate(f"{title}: {name}, over RLOO's", middle, "points", low=low, high=high)
-        moment = sum(one.second_moment for one in records) / sum(one.rloo for one in records)
-        yield Figure(f"{title}: second moment", moment, "× RLOO on the same rollouts")
-        yield Figure(f"{title}: tr H of the first step", mean(noise(one, 1) for one in records), "")
-        yield Figure(f"{title}: tr H, mean over steps", mean(noise(one, STEPS) for one in records), "")
-        yield Figure(f"{title}: reward of the first step", 100 * mean(one.reward[0] for one in records), "%")
+        case = Case(task, row, horizon)
+        rivals = {RIVALS[other.name]: known[other] for other in rows if other.name in RIVALS and other in known}
+        others = {name: theirs for name, theirs in rivals.items() if theirs is not records}
+        yield from case_figures(case, records, others, known[rows[0]], runs.tuned(case))
+        yield Figure(f"{case.name}: tr H of the first step", mean(noise(one, 1) for one in records), "")
+        yield Figure(f"{case.name}: tr H, mean over steps", mean(noise(one, STEPS) for one in records), "")
+        yield Figure(f"{case.name}: reward of the first step", 100 * mean(one.reward[0] for one in records), "%")
 
 
 def kept_moments(path: Path) -> Iterator[Figure]:
