@@ -1,5 +1,6 @@
 """Many training runs in one process, each what ``src/train.py`` would do; the rollout engine starts only once."""
 
+import gc
 import math
 import subprocess
 import sys
@@ -223,3 +224,4 @@ def observed(
             L.seed_everything(cfg.seed)
             settings = {"callbacks": [observer], "logger": False, "enable_checkpointing": False}
             hydra.utils.instantiate(cfg.trainer, **settings).fit(policy, datamodule=data)
+    gc.collect()  # policies lie in circles, and the next run needs the room of the last
