@@ -210,6 +210,7 @@ def observed(
     change: Callable[[PolicyModule, RolloutDataModule], None] = lambda policy, data: None,
 ) -> None:
     """One run with one observer; ``change`` may alter policy and rollouts before it begins."""
+    gc.collect()  # the last run's policy, which lies in circles
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cfg = composed([*overrides, f"paths.output_dir={folder}"], experiment)
@@ -224,4 +225,3 @@ def observed(
             L.seed_everything(cfg.seed)
             settings = {"callbacks": [observer], "logger": False, "enable_checkpointing": False}
             hydra.utils.instantiate(cfg.trainer, **settings).fit(policy, datamodule=data)
-    gc.collect()  # policies lie in circles, and the next run needs the room of the last
