@@ -106,6 +106,8 @@ CLAIMS = (
     ("pocket, 25 steps, none, constant", "the constant rate's", "area", "="),
     ("pocket, 100 steps, rloo, constant", "the constant rate's", "late reward", "="),
     ("pocket, 100 steps, rloo, noise_linear", "noise_linear's", "late reward", "-"),
+    ("pocket, 100 steps, opo, noise_linear", "noise_linear's", "late reward", "="),
+    ("pocket, 100 steps, opo, noise_linear", "RLOO's under noise_linear", "late reward", "+"),
     ("pocket, 100 steps, none, noise_linear", "noise_linear's", "late reward", "="),
     *(
         (f"{task}, 100 steps, {DEFAULT}, baseline.prior=past", rival, "late reward", "+")

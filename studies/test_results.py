@@ -130,6 +130,11 @@ def test_steps_of_one_length_are_ahead_on_sums():
     assert [sign(row, rival) for rival in ("noise_linear's", "linear_clipped's")] == ["+", "+"]
 
 
+def test_opo_ties_with_the_default_and_is_ahead_of_rloo_under_its_rate():
+    row = f"{SUMS}opo, noise_linear"
+    assert [sign(row, rival) for rival in ("noise_linear's", "RLOO's under noise_linear")] == ["=", "+"]
+
+
 def test_norms_of_logits_do_as_well_as_exact_ones():
     start = f"{SUMS}{OURS}, noise_linear, gradnorm=logit"
     assert (sign(start, "noise_linear's"), sign(f"{start}, baseline.prior=past", "the prior's")) == ("=", "=")
