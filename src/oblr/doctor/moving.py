@@ -231,7 +231,8 @@ def one_hand(steps: Sequence[StepRecord]) -> Finding | None:
             ]
             if len(weights) == len(group) > 2 and sum(weights) > 0:
                 sizes.append(sum(weights) ** 2 / sum(weight**2 for weight in weights))
-                weighted += [of for of in (by_others(group, weights),) if of is not None]
+                if (follow := by_others(group, weights)) is not None:
+                    weighted.append(follow)
     found = share(sum(size < ALONE for size in sizes), len(sizes))
     if 2 * sum(weighted) <= len(weighted) or len(sizes) < WINDOW or found.low <= 0.5:
         return None
