@@ -59,7 +59,8 @@ class Doctor(Observer):
         if not trainer.is_global_zero:
             return
         step = trainer.current_epoch + 1
-        self.steps.append(record(stats, step, plain(policy), alike(policy), onward))
+        told = policy.run.get("config", {}).get("eta0")
+        self.steps.append(record(stats, step, plain(policy), alike(policy), onward, told))
         for one in diagnose(list(self.steps)) if step % self.every == 0 else ():
             if one.kind == "illness" and one.name not in self.said:
                 self.said.add(one.name)
@@ -121,12 +122,19 @@ def plain(policy: PolicyModule) -> bool:
     return isinstance(optimizer, torch.optim.SGD) and not optimizer.param_groups[0]["momentum"]
 
 
-def record(stats: StepStatistics, step: int, plain: bool, alike: bool, onward: float | None = None) -> StepRecord:
+def record(
+    stats: StepStatistics,
+    step: int,
+    plain: bool,
+    alike: bool,
+    onward: float | None = None,
+    eta0: float | None = None,
+) -> StepRecord:
     """The record of a step that the doctor reads. It has the texts of this rank's responses alone.
 
     Args:
         plain, alike: see :func:`plain` and :func:`callbacks.rollouts.alike`.
-        onward: see :class:`~oblr.statistics.log.StepRecord`.
+        onward, eta0: see :class:`~oblr.statistics.log.StepRecord`.
     """
     return StepRecord(
         step=step,
@@ -134,6 +142,7 @@ def record(stats: StepStatistics, step: int, plain: bool, alike: bool, onward: f
         group_squares=[known(square) for square in stats.group_squares.tolist()],
         responses=list(responses(stats, alike)),
         learning_rate=stats.lr,
+        eta0=eta0,
         onward=onward,
         plain=plain,
         age=stats.batch.age,

@@ -157,8 +157,7 @@ FACTORIAL = {
 }
 #: What others have proposed (``rivals.py``), and what each is compared with besides the default, at 100 steps.
 PROPOSED = {LINEAR_CLIPPED: NORMALISED, RLOO_NOISE: row("opo", "noise_linear", rate=0.03)}
-#: What goes on to 100 steps where it is ahead of the default at 25: what others have proposed, and a penalty towards the
-#: policy of the start.
+#: What goes on to 100 steps where it is ahead of the default at 25: others' proposals, and a penalty towards the start.
 RACED = (
     LINEAR_CLIPPED,
     NORMALISED,
@@ -269,10 +268,7 @@ PARTS = (
     ),
     *(Part(f"raced: {row.name}", (row,), 25, FIVE, SUMS, (DEFAULT,)) for row in RACED),
     *(Part(f"raced: {row.name}", (row,), 25, FIVE, SUMS, (SNR,)) for row in (RLOO_SNR, *USUAL)),
-    *(
-        Part(f"proposed: {row.name}", (row,), 100, FIVE, SUMS, (rival, DEFAULT))
-        for rival, row in PROPOSED.items()
-    ),
+    *(Part(f"proposed: {row.name}", (row,), 100, FIVE, SUMS, (rival, DEFAULT)) for rival, row in PROPOSED.items()),
     Part("normalised, ten seeds", (LINEAR_CLIPPED, NORMALISED), 100, TEN, SUMS, (DEFAULT, LINEAR_CLIPPED)),
     *(
         Part(f"normalised_{task}", (NORMALISED,), 100, FIVE, (task,), (LINEAR_CLIPPED, DEFAULT))

@@ -18,21 +18,6 @@ from oblr.schedules.base import Schedule
 from oblr.schedules.snr import SNRSchedule
 
 
-class NormalisedSchedule(Schedule):
-    """``η_t = η'_t/‖ĝ_t‖``: every step is as long as another schedule's rate says (normalised SGD).
-
-    Args:
-        schedule: gives ``η'_t``, a length.
-    """
-
-    def __init__(self, schedule: Schedule):
-        self.schedule = schedule
-
-    def __call__(self, moments: Moments, step: int) -> float:
-        norm = math.sqrt(moments.mean_square)
-        return self.schedule(moments, step) / norm if norm else 0.0
-
-
 class RootSNRSchedule(SNRSchedule):
     """``η_t = η₀ · (N·SNR/(1 + N·SNR))^½``: Theorem 4's factor, which gives up later."""
 

@@ -5,10 +5,9 @@ import math
 import neighbours  # noqa: F401
 import pytest
 import torch
-from rivals import ClippedAdamW, GatedSGD, NormalisedSchedule, RootSNRSchedule, TimedSchedule, VLNormLoss
+from rivals import ClippedAdamW, GatedSGD, RootSNRSchedule, TimedSchedule, VLNormLoss
 
 from oblr.batch.types import Moments
-from oblr.schedules.decay import LinearSchedule
 from oblr.schedules.snr import SNRSchedule
 
 
@@ -18,13 +17,6 @@ def moments(norm):
 
 def weight(*shape):
     return torch.nn.Parameter(torch.zeros(shape))
-
-
-def test_normalised_steps_are_as_long_as_the_rate_says():
-    schedule = NormalisedSchedule(LinearSchedule(0.3, steps=3))
-    lengths = [schedule(moments(norm), step) * norm for step, norm in enumerate((0.5, 7.0, 2.0))]
-    assert lengths == pytest.approx([0.3, 0.2, 0.1])
-    assert schedule(moments(0.0), 0) == 0
 
 
 def test_a_root_is_the_factors():

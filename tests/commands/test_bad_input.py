@@ -28,6 +28,8 @@ from oblr.run.checkpoint import save
         (["+callbacks.evaluation.evry=3"], "callbacks.evaluation.evry", ["did you mean every?"]),
         (["rollout.grop_size=4"], "", ["grop_size"]),
         (["rollout.group_size=1"], "rollout.group_size", ["leave-one-out"]),
+        (["schedule=normalised", "optimizer=adamw"], "schedule", ["AdamW with betas", "schedule=linear_clipped"]),
+        (["schedule=normalised", "+optimizer.momentum=0.9"], "schedule", ["SGD with momentum 0.9", "plain"]),
         (["schedule=snr", "rollout.prompts_per_step=1"], "rollout.prompts_per_step", ["noise"]),
         (["rollout.top_p=0.9"], "rollout.top_p", ["samples from the whole distribution"]),
         (["+rollout.min_p=0.1"], "rollout.min_p", ["samples from the whole distribution", "src/eval.py"]),

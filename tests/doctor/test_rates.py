@@ -30,6 +30,16 @@ def test_steps_that_promise_more_than_there_is():
     assert rate_large(changed(fallen(gain=3.0), plain=False)) is None
 
 
+def test_what_is_advised_is_of_what_the_run_was_told():
+    """Under schedule=normalised that is a length, and under schedule=snr rates are never as large."""
+    steps = fallen(gain=3.0)
+    largest = max(step.learning_rate for step in steps)
+    told, untold = rate_large(changed(steps, eta0=0.8)), rate_large(steps)
+    assert told.fix == "eta0=0.2"
+    assert told.trl == untold.trl == f"learning_rate={largest / 4:.2g}"
+    assert untold.fix == f"eta0={largest / 4:.2g}"
+
+
 def test_a_gain_that_does_not_come():
     level = [replace(step, learning_rate=0.1 / step.gradient_square) for step in run(solved=lambda t: 0.5)]
     assert rate_large(level) is not None

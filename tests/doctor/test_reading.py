@@ -79,7 +79,7 @@ def of_run(folder, optimizer="torch.optim.SGD"):
     )
     stats.finished = stats.batch.finished  # which rows are told by
     stats.coefficients = stats.ratios * stats.advantages.abs() / 2
-    (folder / "config.yaml").write_text(f"optimizer: {{_target_: {optimizer}}}\n")
+    (folder / "config.yaml").write_text(f"eta0: 0.3\noptimizer: {{_target_: {optimizer}}}\n")
     log, trainer = RolloutLog(str(folder / "rollouts")), Run()
     log.on_train_start(trainer, None)
     for step in range(2):
@@ -96,7 +96,7 @@ def test_a_run_of_this_program_is_read_as_its_callback_saw_it(tmp_path):
     assert ours(tmp_path)
     steps = read(tmp_path)
     assert [step.step for step in steps] == [1, 2]
-    expected = record(stats, 1, plain=True, alike=True)
+    expected = record(stats, 1, plain=True, alike=True, eta0=0.3)
     assert replace(steps[0], responses=[]) == replace(expected, responses=[])
     for one, other in zip(steps[0].responses, expected.responses, strict=True):
         assert asdict(one) == pytest.approx(asdict(other))

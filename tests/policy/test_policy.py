@@ -9,6 +9,7 @@ from cases import wide
 from conftest import combine, log_gradients, square_norm, tiny_model
 from living import tensors
 from taken_steps import GROUP_SIZE, REWARDS, TEMPERATURE, OneBatch, make_batch, take_steps
+from torch.nn.utils import parameters_to_vector
 
 from callbacks.doctor import Doctor
 from callbacks.grad_stats import GradStats
@@ -23,11 +24,13 @@ from oblr.errors import SettingError, StaleEngineError
 from oblr.gradnorm import contractions
 from oblr.gradnorm.measure import GradNorms
 from oblr.kinds import LARGEST
+from oblr.losses.kl import KLPenalty
 from oblr.policy import step
 from oblr.policy.model import PolicyModel
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import Ranks
 from oblr.schedules.constant import ConstantSchedule
+from oblr.schedules.normalised import NormalisedSchedule
 from oblr.schedules.snr import SNRSchedule
 
 
@@ -154,6 +157,18 @@ def test_a_dead_batch_after_a_live_one_moves_nothing(tmp_path, baseline):
     assert [stats.moments.square_mean > 0 for stats in statistics] == [True, False, False]
     for p, same in zip(once.parameters(), thrice.parameters(), strict=True):
         assert torch.equal(p, same)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"kl": KLPenalty("k3", 0.1)}, {"baseline": GradientWeightedBaseline(prior="past")}]
+)
+def test_normalised_steps_are_as_long_as_they_are_told(tmp_path, settings):
+    batch = make_batch(tmp_path, tied=True)
+    before = parameters_to_vector(tiny_model(tied=True).parameters())
+    schedule = NormalisedSchedule(ConstantSchedule(0.01))
+    policy, _ = take_steps(tmp_path, batch, schedule=schedule, **settings)
+    moved = parameters_to_vector(policy.scorer.lm.parameters()) - before
+    assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
 def test_a_batch_without_any_live_group_leaves_the_policy_alone(tmp_path):

@@ -1,7 +1,7 @@
 """What can be wrong with a run's settings and is cheap to find out, before a model loads or a file is written."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from oblr.policy.adapter import LoRA
 from oblr.policy.export import try_export
 from oblr.policy.fit import check_vocabulary, check_weights, without_numbers
 from oblr.policy.loading import load_config
+from oblr.policy.method import optimizer_of
 from oblr.policy.positions import check_lengths
 from oblr.policy.step import PolicyModule
 from oblr.run.checkpoint import meta, shapes
@@ -307,6 +308,18 @@ def check_batch(
             f"{type(baseline).__name__} compares responses, and with rollout.prompts_per_step={prompts_per_step} and "
             f"rollout.group_size={group_size} it has nothing to compare: no step would change the policy",
             "raise rollout.group_size, or use baseline=none or baseline=remax",
+        )
+
+
+def check_steps(schedule: Schedule, make_optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+    """Whether the optimizer makes of a gradient the step that the schedule reckons with."""
+    kind, told = optimizer_of(make_optimizer)
+    if schedule.needs_plain_steps and (kind is not torch.optim.SGD or told):
+        with_what = " with " + ", ".join(f"{name} {value}" for name, value in told.items()) if told else ""
+        raise SettingError(
+            "schedule",
+            f"{type(schedule).__name__} says how long steps are, and those of {kind.__name__}{with_what} are not −η ĝ",
+            "use schedule=linear_clipped, or plain optimizer=sgd",
         )
 
 

@@ -16,6 +16,7 @@ from oblr.commands.checks import (
     check_engine,
     check_policy,
     check_replicas,
+    check_steps,
     count_ranks,
     reported_gib,
     weight_shapes,
@@ -121,6 +122,7 @@ def draft(cfg: DictConfig, speed: Speed | None = None) -> Draft:
         *(policy.baseline, policy.schedule, cfg.rollout.prompts_per_step, cfg.rollout.group_size),
         *(cfg.trainer.devices, cfg.trainer.num_nodes),
     )
+    check_steps(policy.schedule, policy.make_optimizer)
     strategy, replicas = cfg.trainer.strategy._target_, cfg.trainer.strategy.get("replicas", 1)
     check_replicas(replicas, cfg.trainer.devices, cfg.trainer.num_nodes)
     gpu = on_gpu(cfg)

@@ -31,6 +31,7 @@ from oblr.commands.checks import (
     check_refill,
     check_replicas,
     check_served,
+    check_steps,
     find_checkpoint,
     runs_vllm,
     trained,
@@ -115,6 +116,7 @@ def main(cfg: DictConfig) -> None:
         cfg.trainer.devices,
         cfg.trainer.num_nodes,
     )
+    check_steps(policy.schedule, policy.make_optimizer)
     check_refill(cfg.rollout.refill, policy)
     dtypes = {cfg.trainer.precision, cfg.policy.dtype, cfg.engine_dtype}
     check_loss(policy.loss, dtypes, cfg.rollout.max_new_tokens)

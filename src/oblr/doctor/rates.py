@@ -135,9 +135,14 @@ def _overshoot(steps: Sequence[StepRecord], evidence: str, factor: float = 0.25)
 
 
 def _changed(steps: Sequence[StepRecord], factor: float) -> tuple[str, str]:
-    """The settings that make the rate ``factor`` times the largest of ``steps``: this program's, and TRL's."""
-    rate = factor * max(step.learning_rate or 0.0 for step in steps)
-    return f"eta0={rate:.2g}", f"learning_rate={rate:.2g}"
+    """The settings that make the rate ``factor`` times as large: this program's, and TRL's.
+
+    The first starts from what the run was told, if that is known: a schedule may make rates of ``eta0`` that are never
+    as large, or take it for a length. Else both start from the largest rate of ``steps``.
+    """
+    largest = max(step.learning_rate or 0.0 for step in steps)
+    told = steps[-1].eta0 or largest
+    return f"eta0={factor * told:.2g}", f"learning_rate={factor * largest:.2g}"
 
 
 def rate_small(steps: Sequence[StepRecord]) -> Finding | None:

@@ -70,12 +70,12 @@ def _of_log(file: Path) -> list[StepRecord]:
 def _of_run(folder: Path) -> Iterator[StepRecord]:
     """Steps whose responses were kept."""
     try:
-        curves, plain = read_curves(folder), _plain(folder)
+        curves, settings = read_curves(folder), _settings(folder)
         at = {tag: dict(zip(*curves.get(tag, ([], [])), strict=True)) for tag in LOGGED}
         for step, files in _last(files_of_steps(folder / "rollouts")):
             if step in at["snr/M1"]:
                 rows = [row for path in files for row in _rows(path)]
-                yield _step(step, rows, {tag: of.get(step) for tag, of in at.items()}, plain)
+                yield _step(step, rows, {tag: of.get(step) for tag, of in at.items()}, settings)
     except (ValueError, KeyError, TypeError, EOFError, OSError) as error:
         raise SettingError("run", f"{folder} cannot be read: {error}", "give the folder of an undamaged run") from error
 
@@ -96,7 +96,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def _step(step: int, rows: list[dict[str, Any]], told: dict[str, float | None], plain: bool) -> StepRecord:
+def _step(step: int, rows: list[dict[str, Any]], told: dict[str, float | None], settings: dict[str, Any]) -> StepRecord:
     squares = {row["group"]: row["group_square"] for row in rows}
     lengths = _lengths(rows, len(squares))
     responses = [
@@ -126,7 +126,8 @@ def _step(step: int, rows: list[dict[str, Any]], told: dict[str, float | None], 
         responses=responses,
         learning_rate=told["train/lr"],
         onward=told["monitor/onward"],
-        plain=plain,
+        eta0=settings.get("eta0"),
+        plain=_plain(settings),
         age=step - rows[0].get("weight_version", step),
     )
 
@@ -145,11 +146,15 @@ def _lengths(rows: list[dict[str, Any]], count: int) -> list[float | None]:
     return [row["share"] * whole if row["share"] is not None else None if row["live"] else 0.0 for row in rows]
 
 
-def _plain(folder: Path) -> bool:
-    """Whether the run's optimizer is SGD without momentum."""
+def _settings(folder: Path) -> dict[str, Any]:
+    """Those that the run was last told."""
     import yaml
 
     files = in_order(folder, "config*.yaml")
-    found = yaml.safe_load(files[-1].read_text()) if files else {}
-    optimizer = found.get("optimizer") or {}
+    return yaml.safe_load(files[-1].read_text()) if files else {}
+
+
+def _plain(settings: dict[str, Any]) -> bool:
+    """Whether the run's optimizer is SGD without momentum."""
+    optimizer = settings.get("optimizer") or {}
     return optimizer.get("_target_") == "torch.optim.SGD" and not optimizer.get("momentum")

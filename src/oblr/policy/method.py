@@ -1,19 +1,26 @@
 """The method of a run in plain words, as its record keeps it and its report shows it."""
 
+from collections.abc import Callable
+from typing import Any
+
 from oblr.policy.step import PolicyModule
+
+
+def optimizer_of(make: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """What makes the optimizer, and what it is told besides its rate and zeros."""
+    told = {name: value for name, value in getattr(make, "keywords", {}).items() if name != "lr" and value}
+    return getattr(make, "func", make), told
 
 
 def in_words(policy: PolicyModule) -> dict[str, str]:
     """Part of the method → what it is in this run. Parts that a run does without are left out."""
-    optimizer = policy.make_optimizer
-    given = {name: value for name, value in getattr(optimizer, "keywords", {}).items() if name != "lr" and value}
-    named = getattr(optimizer, "func", optimizer).__name__
+    optimizer, given = optimizer_of(policy.make_optimizer)
     found = {
         "baseline": policy.baseline.words,
         "weights": policy.gradnorm.words if policy.baseline.needs_norms else None,
         "loss": policy.loss.words,
         "learning rate": policy.schedule.words,
-        "optimizer": ", ".join([named, *(f"{name} {value}" for name, value in given.items())]),
+        "optimizer": ", ".join([optimizer.__name__, *(f"{name} {value}" for name, value in given.items())]),
         "penalty": None if policy.kl is None else policy.kl.words,
         "adapters": None if policy.lora is None else f"LoRA of rank {policy.lora.rank}",
     }

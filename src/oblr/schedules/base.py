@@ -11,9 +11,11 @@ class Schedule(ABC):
 
     Attributes:
         needs_noise: whether N = 1, where tr H is not defined, is out of the question.
+        needs_plain_steps: whether its rate means nothing where steps are not ``−η ĝ``, as those of plain SGD are.
     """
 
     needs_noise: ClassVar[bool] = False
+    needs_plain_steps: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -28,3 +30,28 @@ class Schedule(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
+
+
+class WrappingSchedule(Schedule):
+    """Changes the rate of another schedule, whose needs and memory are its own.
+
+    Args:
+        schedule: the other one.
+    """
+
+    def __init__(self, schedule: Schedule):
+        self.schedule = schedule
+
+    @property
+    def needs_noise(self) -> bool:  # type: ignore[override]
+        return self.schedule.needs_noise
+
+    @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.schedule.needs_plain_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.schedule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.schedule.load_state_dict(state)

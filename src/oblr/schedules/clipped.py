@@ -6,11 +6,11 @@ from typing import Any
 
 from oblr.batch.types import Moments
 from oblr.kinds import Share, checked
-from oblr.schedules.base import Schedule
+from oblr.schedules.base import Schedule, WrappingSchedule
 
 
 @checked("schedule")
-class ClippedSchedule(Schedule):
+class ClippedSchedule(WrappingSchedule):
     """``η_t = η'_t · min(1, c_t/‖ĝ_t‖)``, where ``η'_t`` is another schedule's.
 
     ``c_t`` is a quantile of ``‖ĝ‖`` over all steps so far, this one included, so that no first steps have to say what
@@ -24,12 +24,9 @@ class ClippedSchedule(Schedule):
     """
 
     def __init__(self, schedule: Schedule, quantile: Share = 0.5):
-        self.schedule, self.quantile = schedule, quantile
+        super().__init__(schedule)
+        self.quantile = quantile
         self.norms = list[float]()  # ascending
-
-    @property
-    def needs_noise(self) -> bool:  # type: ignore[override]
-        return self.schedule.needs_noise
 
     @property
     def words(self) -> str:

@@ -1,13 +1,12 @@
 """A schedule that is careful with old rollouts (arXiv 2602.17616)."""
 
 import math
-from typing import Any
 
 from oblr.batch.types import Moments
-from oblr.schedules.base import Schedule
+from oblr.schedules.base import WrappingSchedule
 
 
-class ESSSchedule(Schedule):
+class ESSSchedule(WrappingSchedule):
     """``η_t = η'_t · √ESS_t``: another schedule's rate, and ``(Σρ)²/(S Σρ²)``, the share of fresh responses.
 
     A step of fresh rollouts in float32 is as long as without it. Where no response has a gradient nothing is known of
@@ -17,22 +16,9 @@ class ESSSchedule(Schedule):
         schedule: gives ``η'_t``.
     """
 
-    def __init__(self, schedule: Schedule):
-        self.schedule = schedule
-
-    @property
-    def needs_noise(self) -> bool:  # type: ignore[override]
-        return self.schedule.needs_noise
-
     @property
     def words(self) -> str:
         return f"{self.schedule.words} × √ESS"
 
     def __call__(self, moments: Moments, step: int) -> float:
         return self.schedule(moments, step) * math.sqrt(moments.fresh)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.schedule.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.schedule.load_state_dict(state)

@@ -68,6 +68,7 @@ class StepRecord:
         group_squares: ``‖g_q‖²`` of each prompt [N].
         responses: prompt by prompt, or in any order: each names its group.
         learning_rate: of the update.
+        eta0: what the run was told, where a schedule makes the learning rate of it.
         clipped: what clipping left of the gradient's length, 1 for all.
         turn: cosine of this step's gradient with that of the step before.
         onward: cosine of the last update of the parameters with ``−ĝ``: whether its way would still lead down. Below 0
@@ -84,6 +85,7 @@ class StepRecord:
     group_squares: list[float | None]
     responses: list[Response]
     learning_rate: float | None = None
+    eta0: float | None = None
     clipped: float | None = None
     turn: float | None = None
     onward: float | None = None
