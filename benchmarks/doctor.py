@@ -45,7 +45,10 @@ JUDGED = 10
 #: Seeds below it are those of runs by which the doctor's bounds were chosen; of a fault may be more.
 FRESH = 3
 #: Of all runs.
-BASE = ("rollout.engine=hf", "rollout.reward_pool.trust=true")
+BASE = (
+    *("rollout.engine=hf", "rollout.reward_pool.trust=true"),
+    *("baseline=gradient_weighted", "schedule=noise_linear", "eta0=0.03"),  # under which the runs were made
+)
 
 Change = Callable[[PolicyModule, RolloutDataModule, int], None]
 

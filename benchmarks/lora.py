@@ -33,7 +33,14 @@ from oblr.policy.adapter import LoRA, adapters
 from oblr.policy.model import PolicyModel
 
 RANK, ALPHA = 32, 64.0
-ADAPTED = ("policy.adapter=lora", "policy.lora.rank=8", "policy.lora.alpha=16", "optimizer=adamw", "eta0=2e-3")
+ADAPTED = (
+    "policy.adapter=lora",
+    "policy.lora.rank=8",
+    "policy.lora.alpha=16",
+    "optimizer=adamw",
+    "schedule=noise_linear",
+    "eta0=2e-3",
+)
 #: as experiments in bfloat16 have it
 BFLOAT16 = (
     *("trainer.precision=bf16-mixed", "loss.ratio=token", "loss.truncate=2"),

@@ -29,7 +29,7 @@ SMALL = (
     *("callbacks.checkpoints.keep=3", "~callbacks.summary", "~callbacks.evaluation"),
 )
 RUNS = {
-    "remembers": ("baseline.prior=history", "optimizer=adamw", "eta0=1e-3", "kl=k1"),
+    "remembers": ("baseline.prior=history", "schedule=noise_linear", "optimizer=adamw", "eta0=1e-3", "kl=k1"),
     "forgets": ("baseline=rloo", "schedule=constant", "optimizer=sgd", "eta0=1e-2"),
 }
 #: Run → what is typed besides ``ckpt_path=last``. {models}: the repository's, {copy}: the policy in another folder,

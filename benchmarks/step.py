@@ -82,7 +82,7 @@ def differences(starts: Sequence[float], ends: Sequence[float]) -> list[float]:
 def ours(engine: str, policy: Path, folder: Path, prompts: int, steps: int) -> Run:
     overrides = (
         "experiment=pocket",
-        *("schedule=snr", "eta0=1e-2"),
+        *("baseline=gradient_weighted", "schedule=snr", "eta0=1e-2"),
         "~callbacks.evaluation",
         f"rollout.engine={engine}",
         f"rollout.prompts_per_step={prompts}",

@@ -36,7 +36,7 @@ def options(group: str) -> str:
     for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
         lines += [f".. rubric:: {group}={path.stem}", "", ".. code-block:: yaml", ""]
         lines += [f"   {line}" for line in path.read_text().splitlines()] + [""]
-        target = yaml.safe_load(path.read_text())["_target_"]
+        target = yaml.safe_load(path.read_text()).get("_target_", "")
         module, _, name = target.rpartition(".")
         if module.startswith("oblr.") and target not in said:
             said.add(target)

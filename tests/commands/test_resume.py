@@ -27,6 +27,7 @@ OWN = (
     "experiment=pocket",
     "rollout.engine=hf",
     "baseline.prior=history",
+    "schedule=noise_linear",
     "optimizer=adamw",
     "loss.ratio=token",
     "eta0=0.01",

@@ -23,7 +23,7 @@ STARTS = {
     "train": ("experiment=pocket", "rollout.engine=hf"),
     "eval": ("model=models/pocket", "benchmarks=[chain_sum]", "rollout.engine=hf"),
     "pretrain": ("experiment=pocket_base",),
-    "sweep": ("experiment=pocket", "optimizer=sgd,adamw"),
+    "sweep": ("experiment=pocket", "schedule=constant", "optimizer=sgd,adamw"),
 }
 #: More of the configuration, whose settings are tried as well.
 OPTIONS = {
@@ -31,7 +31,13 @@ OPTIONS = {
         *((f"schedule={name}",) for name in ("constant", "linear", "noise", "noise_linear", "snr")),
         *((f"baseline={name}",) for name in ("adaptive", "batch_mean", "opo", "shrinkage", "value")),
         *((f"loss={name}",) for name in ("band", "capo", "cispo", "ess", "gepo", "gspo", "ppo_clip")),
-        *(("kl=k3",), ("gradnorm=sketch",), ("optimizer=adamw",), ("callbacks=benchmarks",), ("trainer=fsdp",)),
+        *(
+            ("kl=k3",),
+            ("gradnorm=sketch",),
+            ("schedule=constant", "optimizer=adamw"),
+            ("callbacks=benchmarks",),
+            ("trainer=fsdp",),
+        ),
         *(("data=gsm8k",), ("data=mixture",), ("reward=sum",), ("reward=math",), ("reward=working",)),
     ),
     "eval": (("benchmarks=[gsm8k]",), ("benchmarks=[minerva,dialogsum]",)),

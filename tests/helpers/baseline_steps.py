@@ -1,11 +1,12 @@
 """Steps to try baselines on: as the tensors they are given, and as nested lists for a plain loop."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from conftest import ROOT
+from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from oblr.baselines.base import Groups
 from oblr.batch.types import ResponseTokens
@@ -13,8 +14,14 @@ from oblr.batch.types import ResponseTokens
 N, G, D = 6, 8, 3
 
 
+@cache
+def chosen(name):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose(f"baseline/{name}").baseline
+
+
 def baseline(name, **settings):
-    return instantiate(OmegaConf.load(ROOT / "conf" / "baseline" / f"{name}.yaml"), **settings)
+    return instantiate(chosen(name), **settings)
 
 
 def make(rewards, lengths, weights=None, greedy_rewards=None, energy=None, hidden=None):

@@ -130,4 +130,4 @@ def test_a_sweep_of_configuration_of_ones_own(installed):
     arguments = ["experiment=mine", "rollout.engine=hf", "rollout.prompts_per_step=4", "data.held_out.size=8"]
     installed("oblr-sweep", "--config-dir", "own", *arguments, "baseline=rloo,none", "~callbacks.summary")
     assert len(list((installed.folder / "runs" / "mine").glob("*/finished.json"))) == 2
-    assert "eta0: 0.03" in installed("oblr-train", "--config-dir", "own", "experiment=mine", "--cfg", "job")
+    assert "eta0: 0.08" in installed("oblr-train", "--config-dir", "own", "experiment=mine", "--cfg", "job")
