@@ -118,6 +118,7 @@ LOGIT_PRIOR = row(OURS, "noise_linear", "gradnorm=logit", "baseline.prior=past",
 #: Sums whose wrong answers cost 1 and whose right ones are worth nothing.
 PENALTY = "pocket_penalty"
 NONE = row("none", "noise_linear", rate=0.03)
+PRIOR_CLIPPED = row(OURS, "linear_clipped", "baseline.prior=past", rate=0.03)
 #: Steps of one length, which falls.
 NORMALISED = row(OURS, "normalised", rate=0.08)
 NORMALISED_PRIOR = row(OURS, "normalised", "baseline.prior=past", rate=0.08)
@@ -134,6 +135,8 @@ RIVALS = {
     LINEAR: "linear's",
     LINEAR_CLIPPED: "linear_clipped's",
     NORMALISED: "normalised SGD's",
+    NORMALISED_PRIOR: "normalised SGD's with the prior",
+    PRIOR_CLIPPED: "linear_clipped's with the prior",
     SNR: "snr's",
 }
 #: Long steps shortened, too, under a constant rate, and under Theorem 4's, with a decay or without.
@@ -145,7 +148,6 @@ CLIPS = (
         for estimator in ("plug_in", "ema")
     ),
 )
-PRIOR_CLIPPED = row(OURS, "linear_clipped", "baseline.prior=past", rate=0.03)
 #: Other baselines under each of the rates; RLOO's under a constant one, and all under the default's, are further parts.
 FACTORIAL = {
     RIVAL: (row(OURS, "constant", "baseline.prior=past"),),
@@ -278,6 +280,11 @@ PARTS = (
         Part(f"normalised_prior_{task}", (NORMALISED_PRIOR,), 100, FIVE, (task,), (NORMALISED, PRIOR))
         for task in (*SHORT, *PRETRAINED)
     ),
+    *(
+        Part(f"normalised_{row.name}", (row,), 100, FIVE, SUMS, (NORMALISED, NORMALISED_PRIOR))
+        for row in (row("rloo", "normalised", rate=0.08), row("none", "normalised", rate=0.08))
+    ),
+    Part("best", (NORMALISED_PRIOR,), 100, FIVE, SUMS, (DEFAULT, LINEAR_CLIPPED, PRIOR_CLIPPED, COSINE)),
     Part("backward_clipped", FALLING, 100, FIVE, ("backward",), (DEFAULT, COSINE)),
     *(
         Part(f"prior_clipped_{task}", (PRIOR_CLIPPED,), 100, FIVE, (task,), (LINEAR_CLIPPED, DEFAULT))
@@ -291,8 +298,12 @@ PARTS = (
     ),
     Part("long", CLAIMS, 300, TEN, SHORT, (RIVAL, COSINE)),
 )
-#: More steps of the default, which take about as long as 100 with the prior; of these there is one comparison.
-SECONDS = Part("seconds", (DEFAULT,), 146, FIVE, (*SHORT, PENALTY), ())
+#: More steps without the prior, which take about as long as 100 with it; of these there is one comparison.
+SECONDS = (
+    Part("seconds", (DEFAULT,), 146, FIVE, (*SHORT, PENALTY), ()),
+    Part("normalised_seconds", (NORMALISED,), 146, FIVE, SUMS, ()),
+)
+WITH_PRIOR = {DEFAULT: PRIOR, NORMALISED: NORMALISED_PRIOR}
 #: Of which there are pictures.
 DRAWN = ("claims", "long")
 QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), SUMS),)
@@ -428,9 +439,9 @@ def kept_parts(runs: Runs) -> Iterator[Part]:
 
 
 def beside_longer(runs: Runs) -> Iterator[Figure]:
-    """The prior over the default with more steps; on those tasks of which all runs are there."""
-    for case in SECONDS.cases():
-        prior, alike = Case(case.task, PRIOR, 100), Case(case.task, DEFAULT, 100)
+    """The prior over the same rate without it and with more steps; on those tasks of which all runs are there."""
+    for case in (case for part in SECONDS for case in part.cases()):
+        prior, alike = Case(case.task, WITH_PRIOR[case.row], 100), Case(case.task, case.row, 100)
         try:
             ours, theirs, fewer = runs.of(prior, FIVE), runs.of(case, FIVE), runs.of(alike, FIVE)
         except MissingRunError:
@@ -438,7 +449,7 @@ def beside_longer(runs: Runs) -> Iterator[Figure]:
         if (rate := runs.tuned(case)) is not None:
             yield Figure(f"{case.name}: η₀", rate, "tuned")
         yield over_seeds(f"{case.name}: late reward", "%", [100 * late(run) for run in theirs])
-        longer = f"{RIVALS[DEFAULT]} of {case.horizon} steps"
+        longer = f"{RIVALS[case.row]} of {case.horizon} steps"
         yield over_seeds(f"{prior.name}: late reward, over {longer}", "points", over(ours, theirs, late))
         steps = 100 * (1 + update_share(ours)) / (1 + update_share(fewer))
         yield Figure(f"{case.name}: steps that take as long as 100 with the prior", steps, "")
@@ -482,7 +493,7 @@ def write_kept(runs: Runs) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", default="1/1", metavar="K/N", help="of the cases")
-    parser.add_argument("--only", choices=[part.name for part in (*PARTS, SECONDS)], help="a part of the table")
+    parser.add_argument("--only", choices=[part.name for part in (*PARTS, *SECONDS)], help="a part of the table")
     parser.add_argument("--kept", action="store_true", help="the table of what is there")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
@@ -491,7 +502,7 @@ def main() -> None:
         kept.lines_of(path).unlink(missing_ok=True)
         runs, parts = Runs(path, (101,), ("rollout.prompts_per_step=4", "data.held_out.size=8")), QUICK
     else:
-        runs, parts = Runs(CONTEST), [part for part in (*PARTS, SECONDS) if arguments.only in (None, part.name)]
+        runs, parts = Runs(CONTEST), [part for part in (*PARTS, *SECONDS) if arguments.only in (None, part.name)]
     share, shares = map(int, arguments.share.split("/"))
     todo = [] if arguments.kept else [(part, case) for part in parts for case in [*part.cases()][share - 1 :: shares]]
     with shown(len(todo), 0, "configurations") as display:
