@@ -45,6 +45,9 @@ RIVALS = {
     "the prior's": "gradient_weighted, noise_linear, baseline.prior=past",
     "linear's": "gradient_weighted, linear",
     "linear_clipped's": "gradient_weighted, linear_clipped",
+    "linear_clipped's with the prior": "gradient_weighted, linear_clipped, baseline.prior=past",
+    "normalised SGD's": "gradient_weighted, normalised",
+    "normalised SGD's with the prior": "gradient_weighted, normalised, baseline.prior=past",
     "snr's": "gradient_weighted, snr, estimator=ema",
 }
 #: A rate, and what rows under it are compared with.
@@ -98,6 +101,10 @@ CLAIMS = (
     *(
         ("pocket, 100 steps, gradient_weighted, normalised", rival, "late reward", "+")
         for rival in ("noise_linear's", CLIP[1])
+    ),
+    *(
+        ("pocket, 100 steps, gradient_weighted, normalised, baseline.prior=past", rival, "late reward", "+")
+        for rival in ("noise_linear's", "normalised SGD's", "the prior's", CLIP[1], "linear_clipped's with the prior")
     ),
     (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit", "noise_linear's", "late reward", "="),
     (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit, baseline.prior=past", "the prior's", "late reward", "="),

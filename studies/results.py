@@ -175,9 +175,7 @@ RACED = (
 )
 #: The paper's rate without the paper's weights, and constant rates as they are usually tried.
 RLOO_SNR = row("rloo", "snr", SMOOTHED, rate=0.03)
-USUAL = tuple(
-    Row(f"{RIVAL.name}, η₀ = {rate:g}", (*RIVAL.overrides, f"eta0={rate:g}"), None) for rate in (1e-3, 5e-3, 1e-2)
-)
+USUAL = tuple(row(OURS, "constant", f"schedule.lr={rate:g}", rate=None) for rate in (1e-3, 5e-3, 1e-2))
 #: Asked on sums alone: the other baseline, and the SNR schedule.
 OTHERS = (RLOO, SNR)
 #: The SNR schedule by other estimates and with a floor, its root under a decay, other decays, and four times as
