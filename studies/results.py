@@ -300,7 +300,8 @@ SECONDS = (
     Part("seconds", (DEFAULT,), 146, FIVE, (*SHORT, PENALTY), ()),
     Part("normalised_seconds", (NORMALISED,), 146, FIVE, SUMS, ()),
 )
-WITH_PRIOR = {DEFAULT: PRIOR, NORMALISED: NORMALISED_PRIOR}
+#: The row with the prior, and seeds of the one without whose costs it is compared with.
+WITH_PRIOR = {DEFAULT: (PRIOR, FIVE), NORMALISED: (NORMALISED_PRIOR, TEN)}
 #: Of which there are pictures.
 DRAWN = ("claims", "long")
 QUICK = (Part("quick", (RIVAL, row(OURS, "noise", "schedule.level_steps=1")), 2, (1, 2), SUMS),)
@@ -438,9 +439,10 @@ def kept_parts(runs: Runs) -> Iterator[Part]:
 def beside_longer(runs: Runs) -> Iterator[Figure]:
     """The prior over the same rate without it and with more steps; on those tasks of which all runs are there."""
     for case in (case for part in SECONDS for case in part.cases()):
-        prior, alike = Case(case.task, WITH_PRIOR[case.row], 100), Case(case.task, case.row, 100)
+        row, seeds = WITH_PRIOR[case.row]
+        prior, alike = Case(case.task, row, 100), Case(case.task, case.row, 100)
         try:
-            ours, theirs, fewer = runs.of(prior, FIVE), runs.of(case, FIVE), runs.of(alike, FIVE)
+            ours, theirs, fewer = runs.of(prior, FIVE), runs.of(case, FIVE), runs.of(alike, seeds)
         except MissingRunError:
             continue
         if (rate := runs.tuned(case)) is not None:
@@ -448,8 +450,9 @@ def beside_longer(runs: Runs) -> Iterator[Figure]:
         yield over_seeds(f"{case.name}: late reward", "%", [100 * late(run) for run in theirs])
         longer = f"{RIVALS[case.row]} of {case.horizon} steps"
         yield over_seeds(f"{prior.name}: late reward, over {longer}", "points", over(ours, theirs, late))
-        steps = 100 * (1 + update_share(ours)) / (1 + update_share(fewer))
-        yield Figure(f"{case.name}: steps that take as long as 100 with the prior", steps, "")
+        if like := [run for run in fewer if of_like_machines(run, ours[0])]:
+            steps = 100 * (1 + update_share(ours)) / (1 + update_share(like))
+            yield Figure(f"{case.name}: steps that take as long as 100 with the prior", steps, "")
 
 
 def kept_figures(runs: Runs) -> list[Figure]:
