@@ -74,7 +74,7 @@ def figures(tasks: Sequence[str], runs: Runs) -> Iterator[Figure]:
         for case in (case for case in part.cases() if case.task in tasks):
             tuned = runs.tuned(case)
             for rate in (tuned, 2 * tuned) if case.row == RIVAL else (tuned,):
-                records = runs_at(case, rate, (*part.seeds_on(case.task), *runs.tuning_seeds), runs)
+                records = runs_at(case, rate, (*part.seeds_of(case), *runs.tuning_seeds), runs)
                 for first, last in PHASES:
                     share = f"{100 * first:.0f} to {100 * last:.0f} % of the steps"
                     yield figure(f"{case.name}, η₀ = {rate:g}: {share}", records, (first, last))

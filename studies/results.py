@@ -228,8 +228,10 @@ class Part:
             for chosen in self.rows:
                 yield Case(task, chosen, self.horizon)
 
-    def seeds_on(self, task: str) -> tuple[int, ...]:
-        return self.seeds if task in SHORT else self.seeds[: len(FIVE)]
+    def seeds_of(self, case: Case) -> tuple[int, ...]:
+        if case in TWICE:
+            return TEN
+        return self.seeds if case.task in SHORT else self.seeds[: len(FIVE)]
 
 
 #: Seeds of a row that claims something, and of another.
@@ -237,6 +239,8 @@ TEN = tuple(range(1, 11))
 FIVE = TEN[:5]
 #: Tasks of short responses.
 SHORT, SUMS = TASKS[:3], TASKS[:1]
+#: Of which there are ten seeds, whatever their part has elsewhere.
+TWICE = (Case("pocket", LINEAR_CLIPPED, 100),)
 PARTS = (
     Part("claims", CLAIMS, 100, TEN, rivals=(RIVAL, COSINE)),
     Part("noise", (NOISE,), 100, FIVE, rivals=(RIVAL, COSINE, DEFAULT)),
@@ -394,7 +398,7 @@ def raced(case: Case, seeds: Sequence[int], runs: Runs) -> list[Record]:
 def part_figures(part: Part, runs: Runs) -> Iterator[Figure]:
     gaps: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
     for case in part.cases():
-        seeds = part.seeds_on(case.task)
+        seeds = part.seeds_of(case)
         if not (records := raced(case, seeds, runs)):
             yield Figure(f"{case.name}: dropped, behind the constant rate by", points_behind(case, runs), "points")
             continue
@@ -423,7 +427,7 @@ def complete(part: Part, task: str, runs: Runs) -> bool:
     """Whether all runs of a part on a task are there, those that tuned it included; of runs that are not made."""
     try:
         for one in {RIVAL, *part.rivals, *part.rows}:
-            raced(Case(task, one, part.horizon), part.seeds_on(task), runs)
+            raced(case := Case(task, one, part.horizon), part.seeds_of(case), runs)
     except MissingRunError:
         return False
     return True
@@ -464,7 +468,11 @@ def picture(part: Part, runs: Runs) -> None:
     """The curves of a part's rows: ``docs/contest-100.png`` for 100 steps."""
     names = {row: row.name.removeprefix(f"{OURS}, ") for row in part.rows}
     records = {
-        task: {names[row]: runs.of(Case(task, row, part.horizon), part.seeds_on(task)) for row in part.rows}
+        task: {
+            names[row]: runs.of(case, part.seeds_of(case))
+            for row in part.rows
+            for case in [Case(task, row, part.horizon)]
+        }
         for task in part.tasks
     }
     draw(records, ROOT / "docs" / f"contest-{part.horizon}.png")
@@ -508,7 +516,7 @@ def main() -> None:
     with shown(len(todo), 0, "configurations") as display:
         display.phase("runs")
         for part, case in todo:
-            raced(case, part.seeds_on(case.task), runs)
+            raced(case, part.seeds_of(case), runs)
             display.advance(1)
             display.line()
     if arguments.quick:

@@ -62,9 +62,7 @@ LOOPS = {
     ),
     ("gradient_weighted", ("prior", "step")): lambda s, q, i, t: with_others(s, q, i, 1),
     ("gradient_weighted", ("prior", "step"), ("pseudo_counts", (9,))): lambda s, q, i, t: with_others(s, q, i, 9),
-    ("gradient_weighted_past",): lambda s, q, i, t: weighted(
-        s.rewards[q], s.weights[q], others(i)
-    ),  # of the first step
+    ("with_prior",): lambda s, q, i, t: weighted(s.rewards[q], s.weights[q], others(i)),  # of the first step
     ("gradient_weighted", ("prior", "history")): lambda s, q, i, t: weighted(  # of the first visit
         s.rewards[q], s.weights[q], others(i)
     ),
@@ -151,7 +149,7 @@ def test_which_groups_are_live(name):
 def test_who_takes_groups_of_equal_rewards():
     """A plan reckons with all groups then, and none may be replaced."""
     taking = {name for name, *_ in LOOPS if live_though_equal(baseline(name)).all()}
-    assert taking == {"adaptive", "batch_mean", "gradient_weighted_past", "history", "shrinkage", "value"}
+    assert taking == {"adaptive", "batch_mean", "history", "shrinkage", "value", "with_prior"}
     sometimes = {name for name, *_ in LOOPS if live_though_equal(baseline(name)).any()}
     assert sometimes == taking | {"none", "remax"}
     for prior in PRIORS:

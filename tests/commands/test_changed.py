@@ -57,7 +57,7 @@ def test_a_run_says_so_first(tmp_path):
     first, *_ = result.stdout.splitlines()
     assert first.split() == ["settings", "experiment", "pocket"]
     shown = [line.split()[0] for line in result.stdout.partition("rewards  ")[0].splitlines()[1:]]
-    planned = [f"planned.{name}" for name in ("prompt", "response", "live")]
+    planned = [f"planned.{name}" for name in ("prompt", "response")]
     sizes = ["data.held_out.size", "rollout.engine", "rollout.prompts_per_step", "rollout.group_size"]
-    assert sorted(shown) == sorted(["steps", "eta0", *planned, *sizes])
+    assert sorted(shown) == sorted(["baseline", "schedule", "steps", "eta0", *planned, *sizes])
     assert os.path.exists(tmp_path / "run" / "finished.json")

@@ -106,7 +106,7 @@ def test_tensorboard_has_every_number_and_what_it_means(demo):
     assert held_out.upper == "eval/sampled_high"
     started = events.SummaryMetadata("run", "_hparams_/session_start_info").plugin_data.content
     parameters = HParamsPluginData.FromString(started).session_start_info.hparams
-    assert parameters["baseline"].string_value == "gradient_weighted_past"
+    assert parameters["baseline"].string_value == "with_prior"
     assert parameters["schedule"].string_value == "normalised"
     assert parameters[GOVERNED].string_value == governed
     assert parameters["eta0"].number_value == 0.08
