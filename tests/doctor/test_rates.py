@@ -43,6 +43,8 @@ def test_what_is_advised_is_of_what_the_run_was_told():
 def test_a_gain_that_does_not_come():
     level = [replace(step, learning_rate=0.1 / step.gradient_square) for step in run(solved=lambda t: 0.5)]
     assert rate_large(level) is not None
+    solved = [replace(step, learning_rate=0.1 / step.gradient_square) for step in run(solved=lambda t: 0.95)]
+    assert rate_large(solved) is None  # there is no more to come
     assert rate_large([replace(step, learning_rate=0.02 / step.gradient_square) for step in HEALTHY]) is None
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 from statistics import pstdev
 
 import pytest
-from doctored import changed, run
+from doctored import changed, responses, run
 
 from oblr.doctor.rates import signal_share
 from oblr.doctor.tuning import (
@@ -66,6 +66,8 @@ def test_steps_that_are_clearer_than_pays():
 def test_one_baseline_for_all_prompts():
     assert pooled_baseline(run(pooled=True)) is not None
     assert pooled_baseline(run(pooled=True, solved=lambda t: 0.5)) is None  # no group of equal rewards shows it
+    quiet = responses(run(pooled=True), lambda one, step, place: replace(one, advantage=0.3 * one.advantage))
+    assert pooled_baseline(quiet) is None  # as with a prior, whatever it is that makes them small
 
 
 def test_prompts_that_are_always_solved():

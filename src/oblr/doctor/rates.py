@@ -59,10 +59,11 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
 
     - the policy has broken (:func:`broke`), and half of the steps until then, signal alone, promised by first order
       more than half of the range of rewards: it would have broken without any noise;
-    - in a policy that has not, where updates are ``−η ĝ``, the first-order gain ``Σ η_t (‖ĝ_t‖² − tr H/N)``, without
-      bias, promises a change of the mean reward, from the first ten steps to the last ten; half of it comes at the
-      best single step, all at a small one, none where steps are twice too long. Said where a tenth of the range of
-      rewards is promised at least, and less than a quarter of it comes, by the ends of both 95 % intervals;
+    - in a policy that has neither broken nor solved its task, where there is no more to come, the first-order gain
+      ``Σ η_t (‖ĝ_t‖² − tr H/N)`` of updates ``−η ĝ``, without bias, promises a change of the mean reward, from the
+      first ten steps to the last ten; half of it comes at the best single step, all at a small one, none where steps
+      are twice too long. Said where a tenth of the range of rewards is promised at least, and less than a quarter of
+      it comes, by the ends of both 95 % intervals;
     - where updates end they lead up. Of updates ``−η ĝ`` it is known how steeply: more than half as steeply as they
       lead down where they begin, by a 95 % interval (:func:`left_at_the_end`), so that a step gains less than three
       quarters of what the best one would. By another optimizer, or in a policy that has broken, the mean cosine of an
@@ -76,7 +77,7 @@ def rate_large(steps: Sequence[StepRecord]) -> Finding | None:
         return None
     if (sign := _breaking(steps)) is not None:
         return _overshoot(steps, sign)
-    if broke(steps) is not None or len(steps) < 2 * WINDOW:
+    if broke(steps) is not None or solved(steps) or len(steps) < 2 * WINDOW:
         return None
     given = [rewards([step]) for step in steps]
     gains = [(step.learning_rate or 0.0) * step.signal for step in steps]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from oblr.doctor.findings import Finding, by_group, percent, rewards
-from oblr.doctor.measures import ratio, share, slope
+from oblr.doctor.measures import Interval, ratio, share, slope
 from oblr.doctor.moving import broke, moved, solved
 from oblr.doctor.rates import LEAST, NOISY, UNDONE, left_at_the_end, signal_share
 from oblr.statistics.baselines import second_moments
@@ -112,7 +112,8 @@ def pooled_baseline(steps: Sequence[StepRecord]) -> Finding | None:
 
     ``b_i = R_i − A_i`` where advantages are rewards less a baseline. A pooled one is seen by groups of equal rewards,
     which a baseline of the group gives none: said where nine in ten of at least 20 such groups have an advantage, and
-    these share one sign with their reward. A group's own baseline would spare what they add to the noise.
+    these share one sign with their reward. A group's own baseline would spare what they add to the noise. Not said
+    where it is known that the advantages leave less than half the second moment of RLOO's: those of a prior do.
     """
     moved, still, spared, all_parts = 0, 0, list[float](), list[float]()
     for step in steps:
@@ -131,7 +132,7 @@ def pooled_baseline(steps: Sequence[StepRecord]) -> Finding | None:
         spared.append(other)
         all_parts.append(own)
     found = share(moved, moved + still)
-    if moved < 20 or found.low < 0.9:
+    if moved < 20 or found.low < 0.9 or _beside_rloo(steps).high < 0.5:
         return None
     known = [(a, b) for a, b in zip(spared, all_parts, strict=True) if b > 0]
     added = ratio([a for a, _ in known], [b for _, b in known])
@@ -145,6 +146,20 @@ def pooled_baseline(steps: Sequence[StepRecord]) -> Finding | None:
         "baseline=rloo, or baseline=gradient_weighted",
         "scale_rewards=none with GRPOTrainer, whose baseline is the group's mean",
     )
+
+
+def _beside_rloo(steps: Sequence[StepRecord]) -> Interval:
+    """``Σ A_i² n_i`` over what it would be with RLOO's advantages, by steps whose norms are all known."""
+    given, rloo = list[float](), list[float]()
+    for step in steps:
+        parts = [
+            math.nan if one.advantage is None or one.square_norm is None else one.advantage**2 * one.square_norm
+            for one in step.responses
+        ]
+        if parts and math.isfinite(own := fmean(parts)) and math.isfinite(other := second_moments(step)["rloo"]):
+            given.append(own)
+            rloo.append(other)
+    return ratio(given, rloo)
 
 
 def weighted_baseline(steps: Sequence[StepRecord]) -> Finding | None:
