@@ -81,7 +81,7 @@ def test_a_stale_engine_is_found_out_at_the_sync_that_it_missed(train, pocket_se
 @pytest.mark.wide
 def test_places_of_prompts_that_teach_nothing_are_filled_and_no_prompt_comes_twice(train, tmp_path, pocket_server):
     """What fills them is of newer weights than the rest, and each token's probability is that under its own."""
-    filled = ("rollout.ahead=2", "rollout.refill=1", "callbacks.evaluation.every=5")
+    filled = ("baseline=rloo", "rollout.ahead=2", "rollout.refill=1", "callbacks.evaluation.every=5")
     for folder in ("run", "again"):
         with lent(pocket_server) as url:
             result = train("steps=5", *RUN, *url, *filled, folder=folder)
@@ -120,7 +120,7 @@ def test_prompts_of_a_batch_beyond_the_bound_are_sampled_again(train, tmp_path, 
 @pytest.mark.parametrize("refill", [0, 1])
 def test_two_ranks_share_a_server(train, tmp_path, pocket_server, now, refill):
     ranks = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
-    ahead = ("rollout.ahead=2", "rollout.refill=1") if refill else ("rollout.ahead=1",)
+    ahead = ("baseline=rloo", "rollout.ahead=2", "rollout.refill=1") if refill else ("rollout.ahead=1",)
     with lent(pocket_server) as url:
         result = train("steps=4", *RUN, *ranks, *url, *ahead)
     assert result.returncode == 0, result.stderr
