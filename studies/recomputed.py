@@ -106,6 +106,15 @@ CLAIMS = (
         ("pocket, 100 steps, gradient_weighted, normalised, baseline.prior=past", rival, "late reward", "+")
         for rival in ("noise_linear's", "normalised SGD's", "the prior's", CLIP[1], "linear_clipped's with the prior")
     ),
+    ("pocket, 100 steps, rloo, normalised", "normalised SGD's", "late reward", "-"),
+    (
+        "pocket, 100 steps, gradient_weighted, normalised, baseline.prior=past",
+        "normalised SGD's of 146 steps",
+        "late reward",
+        "=",
+    ),
+    ("pocket_rare, 100 steps, gradient_weighted, normalised", "noise_linear's", "late reward", "+"),
+    ("pocket_rare, 100 steps, gradient_weighted, normalised", CLIP[1], "late reward", "="),
     (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit", "noise_linear's", "late reward", "="),
     (f"pocket, 100 steps, {DEFAULT}, gradnorm=logit, baseline.prior=past", "the prior's", "late reward", "="),
     ("pocket, 25 steps, gradient_weighted, constant", "RLOO's", "area", "="),

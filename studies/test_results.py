@@ -139,6 +139,9 @@ def test_steps_of_one_length_are_ahead_on_sums_and_with_a_prior_of_all_rows():
     assert [sign(best, rival) for rival in rivals] == ["+"] * 5
     rows = [name for name in results("contest") if name.startswith(SUMS) and name.endswith(": late reward")]
     assert max(rows, key=value) == f"{best}: late reward"
+    rare = f"pocket_rare, 100 steps, {OURS}, normalised"
+    assert [sign(rare, rival) for rival in ("noise_linear's", "linear_clipped's")] == ["+", "="]
+    assert sign(best, "normalised SGD's of 146 steps") == "="
 
 
 def test_opo_ties_with_the_default_and_is_ahead_of_rloo_under_its_rate():

@@ -121,7 +121,7 @@ def bounded(kind: Any) -> bool:
 
 def test_the_reference_has_range_and_meaning_and_what_is_shipped():
     rows = reference(ROOT / "conf").splitlines()
-    assert "| `eta0` | number > 0 and ≤ 1000 | `0.01` | η₀, the learning rate that schedules lower |" in rows
+    assert any(row.startswith("| `eta0` | number > 0 and ≤ 1000 | `0.01` | η₀, ") for row in rows)
     (place,) = (at for at, row in enumerate(rows) if row.startswith("## `oblr.schedules.noise.NoiseSchedule` at "))
     power = next(row for row in rows[place:] if row.startswith("| `power` | "))
     assert power.startswith("| `power` | number > 0 and ≤ 1 | `1.0` | ")

@@ -147,7 +147,7 @@ def _lengths(rows: list[dict[str, Any]], count: int) -> list[float | None]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Those that the run was last told."""
+    """The settings in a run's folder, by section: those that it was last told."""
     import yaml
 
     files = in_order(folder, "config*.yaml")

@@ -7,7 +7,11 @@ from oblr.policy.step import PolicyModule
 
 
 def optimizer_of(make: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-    """What makes the optimizer, and what it is told besides its rate and zeros."""
+    """The class of an optimizer, and its settings but for the rate and those that are zero.
+
+    Args:
+        make: the class, or a partial of it, as a configuration gives it.
+    """
     told = {name: value for name, value in getattr(make, "keywords", {}).items() if name != "lr" and value}
     return getattr(make, "func", make), told
 

@@ -60,7 +60,7 @@ TRAIN: Section = section(
     name=(str, "runs go to runs/<name>/<time>"),
     seed=(Seed, "of problems, sampling and everything else"),
     steps=(Count, "length of the run, RL steps"),
-    eta0=(Rate, "η₀, the learning rate that schedules lower"),
+    eta0=(Rate, "η₀, the learning rate that schedules lower; of schedule=normalised the length of the first step"),
     engine_dtype=(Precision, "precision that engines compute in"),
     ckpt_path=(Text, "a checkpoint to resume, last, auto, or null"),
     paths=(section(**PATHS), "folders"),
