@@ -105,7 +105,14 @@ def test_places_of_prompts_that_teach_nothing_are_filled_and_no_prompt_comes_twi
 @pytest.mark.wide
 def test_prompts_of_a_batch_beyond_the_bound_are_sampled_again(train, tmp_path, pocket_server, now):
     """Whatever is of older weights is: every second step learns nothing, and its prompts come in the next one."""
-    settings = ("rollout.ahead=1", "policy.max_noise=1.000001", "policy.beyond=again", "callbacks.evaluation.every=9")
+    moving = ("baseline=gradient_weighted", "schedule=noise_linear", "eta0=0.03")  # further than the bound each time
+    settings = (
+        *moving,
+        "rollout.ahead=1",
+        "policy.max_noise=1.000001",
+        "policy.beyond=again",
+        "callbacks.evaluation.every=9",
+    )
     with lent(pocket_server) as url:
         result = train("steps=5", *RUN, *url, *settings)
     assert result.returncode == 0, result.stderr
