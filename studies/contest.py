@@ -10,7 +10,7 @@ from typing import Any
 import kept
 import neighbours  # noqa: F401
 from figures import ROOT
-from training import Record, train
+from training import Record, composed, train
 
 from oblr.run.provenance import revision
 
@@ -73,6 +73,9 @@ class Runs:
         path: a table of :mod:`kept`.
         everywhere: overrides of every run.
         makes: whether those that are missing are made; else asking for one raises :class:`MissingRunError`.
+
+    Raises:
+        ValueError: of a run whose task has groups of another size than the row says.
     """
 
     path: Path
@@ -96,6 +99,8 @@ class Runs:
         if key not in self.known:
             if not self.makes:
                 raise MissingRunError(" ".join(key))
+            if (group := composed(overrides, case.task).rollout.group_size) != case.row.group:
+                raise ValueError(f"{case.name}: runs would have groups of {group}, and the row says {case.row.group}")
             quarter = max(case.steps // 4, 1)
             every = case.steps if case.horizon <= SHORTEST else quarter
             record = train(overrides, case.task, every, quarter)

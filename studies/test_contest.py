@@ -1,12 +1,16 @@
 """The table of what helps is that of the committed runs, and a case counts only when all of its own are there."""
 
+import math
+from collections import defaultdict
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from contest import Case, MissingRunError, Row, Runs
+from contest import GROUP, Case, MissingRunError, Row, Runs
 from kept import add, read
 from measured import results
+from pretrained import RUNS as PRETRAINED
 from results import (
     CLAIMS,
     CONTEST,
@@ -41,6 +45,26 @@ def test_the_committed_table_is_that_of_the_committed_runs():
     for ours, theirs in zip(found, committed.values(), strict=True):
         for name in ("value", "low", "high"):
             assert ours.get(name) == pytest.approx(theirs.get(name), rel=1e-9), (ours["name"], name)
+
+
+def test_rewards_of_kept_runs_are_counts_of_as_many_responses_as_their_overrides_say():
+    """Where answers are right or wrong: a multiple of 1/(N·G), and over all runs of that size of no larger part."""
+    divisors = defaultdict(int)
+    for run in (run for table in (CONTEST, PRETRAINED) for run in read(table)):
+        given = dict(override.split("=", 1) for override in run["overrides"])
+        size = int(given["rollout.prompts_per_step"]) * int(given.get("rollout.group_size", GROUP))
+        if run["task"] not in ("pocket_graded", "rotated", "dialogsum_cpu"):
+            counts = np.array(run["record"]["reward"]) * size
+            assert counts == pytest.approx(counts.round(), abs=1e-3)
+            divisors[run["task"], size] = math.gcd(divisors[run["task"], size], *counts.round().astype(int).tolist())
+    assert set(divisors.values()) == {1}
+    assert ("smollm2_cpu", 32) in divisors
+
+
+def test_a_run_whose_groups_are_not_the_rows_is_not_made(tmp_path):
+    case = Case("smollm2_cpu", Row("rloo", ("baseline=rloo",), None, 8), 15)
+    with pytest.raises(ValueError, match="groups of 4, and the row says 8"):
+        Runs(tmp_path / "runs.parquet").of(case, (1,))
 
 
 def test_rates_lie_inside_their_range_and_no_run_is_both_tuned_on_and_counted():

@@ -292,7 +292,7 @@ def test_snr_linear_was_behind_where_it_was_dropped():
 
 def test_on_published_weights_late_rewards_tie_and_a_prior_is_ahead_by_area():
     figures = results("pretrained")
-    prior, papers = (f"smollm2_cpu, 30 steps, {OURS}{more}" for more in (", prior=past", ""))
+    prior, papers = (f"smollm2_cpu, 15 steps, {OURS}{more}" for more in (", prior=past", ""))
     for row, rival in ((prior, "RLOO's"), (prior, "the paper's"), (papers, "RLOO's")):
         gap = figures[f"{row}: late reward, over {rival}"]
         assert gap["low"] < 0 < gap["value"]
