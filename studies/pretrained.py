@@ -1,6 +1,6 @@
 """What do baselines do for pretrained weights? SmolLM2-135M-Instruct, on sums and on summaries of dialogues.
 
-    python studies/pretrained.py [--share K/N] [--moments TASK | --dialogues] [--kept] [--quick]
+    python studies/pretrained.py [--share K/N] [--moments TASK] [--kept] [--quick]
 
 - **Moments** (``--moments``): at the model as it was published, and but for ``--untrained`` after 60 steps of RLOO; 16
   prompts with 256 responses to each, or as many as ``--responses`` says: second moments ``Σ A_i² n_i`` of each baseline
@@ -8,13 +8,13 @@
 - **Runs**: 60 steps of 8 prompts × 4 responses on sums of two numbers of one or two digits. Each run has a linear
   decay and its long steps shortened to the median norm so far. Each baseline has the best of at least three rates, a
   factor of two apart, by late reward on the first of three seeds; differences to RLOO are taken seed by seed, with
-  Student's 95 % interval. In bfloat16 beside float32 weights, as large models are trained.
-- **Dialogues** (``--dialogues``): 64 steps of 4 prompts × 4 responses, paid by ROUGE-L; RLOO and the paper's baseline,
-  on one seed, in float32, with steps of one length, whose rate does not hang on how far rewards differ. The files are
-  ``.cache/dialogsum.jsonl`` and, to be held out, ``.cache/dialogsum_held_out.jsonl``: the first 436 and the last 64
-  dialogues of DialogSum's test split, as ``problem`` and ``answer``. Prompts of more than 160 tokens are left out.
+  Student's 95 % interval.
 
-vLLM samples the responses. Runs and moments are kept
+- **Dialogues** (``--dialogues``): 60 steps of 4 prompts × 8 responses, paid by ROUGE-L; the paper's baseline and RLOO, on
+  one seed, with steps of one length, which need no rate of their own where rewards differ less. Of 500 dialogues in
+  ``.cache/dialogsum.jsonl`` the first 436 are trained on, and 64 in ``.cache/dialogsum_held_out.jsonl`` are not.
+
+In bfloat16 beside float32 weights, as large models are trained; vLLM samples the responses. Runs and moments are kept
 beside ``studies/results/pretrained.parquet``: a second call goes on where the first was stopped. A run takes a quarter
 of an hour of a CPU; shares, each of other baselines, can run side by side. ``--kept`` writes what is there.
 ``--quick``: four steps of the pocket policy.
@@ -31,7 +31,7 @@ from statistics import mean
 import kept
 import neighbours  # noqa: F401
 import torch
-from contest import FULL, GROUP, Case, MissingRunError, Row, Runs, area, last_quarter, late
+from contest import FULL, GROUP, Case, MissingRunError, Row, Runs
 from figures import ROOT, Estimate, Figure, write
 from prior import Place, Places, figures_of, place_of
 from results import case_figures
@@ -46,38 +46,26 @@ from oblr.policy.model import PolicyModel
 
 RUNS = ROOT / "studies" / "results" / "pretrained.parquet"
 STEPS, PROMPTS, RESPONSES, SEEDS = 60, 8, 4, (1, 2, 3)
-OURS = "gradient_weighted"
-TRUST = "rollout.reward_pool.trust=true"
-#: Of every run on sums.
-COMMON = (
-    *("schedule=linear_clipped", TRUST),
-    *("trainer.precision=bf16-mixed", "policy.logprob_gap_mean=0.1", "policy.logprob_gap_p99=1"),
+#: Of every run.
+MIXED = (
+    *("rollout.reward_pool.trust=true", "trainer.precision=bf16-mixed"),
+    *("policy.logprob_gap_mean=0.1", "policy.logprob_gap_p99=1"),
 )
+COMMON = ("schedule=linear_clipped", *MIXED)
 SUMS = ("data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 2}", "data.held_out.size=64")
 #: By experiment, with what is not its own.
 TASKS = {"smollm2_cpu": SUMS, "dialogsum_cpu": ()}
 SHORT = "pocket"
-#: Of every run on dialogues.
-DIALOGUES = (
-    *("schedule=normalised", "eta0=0.05", TRUST, "data.columns={prompt: problem, answer: answer}"),
-    *("data.path=.cache/dialogsum.jsonl", "data.held_out_path=.cache/dialogsum_held_out.jsonl"),
-    *("data.max_prompt_tokens=160", "data.held_out.size=8"),
-    *("rollout.max_new_tokens=32", "rollout.max_model_len=192"),
-)
-DIALOGUE_STEPS = 64
 ROWS = tuple(
     Row(name, (f"baseline={baseline}", *more, *COMMON, *SUMS), rate, PROMPTS, RESPONSES)
     for name, rate, baseline, *more in (
         ("rloo", 0.005, "rloo"),
-        (OURS, 0.005, OURS),
-        (f"{OURS}, prior=past", 0.01, OURS, "baseline.prior=past"),
+        ("gradient_weighted", 0.005, "gradient_weighted"),
+        ("gradient_weighted, prior=past", 0.01, "gradient_weighted", "baseline.prior=past"),
     )
 )
-ON_DIALOGUES = tuple(
-    Row(baseline, (f"baseline={baseline}", *DIALOGUES), None, 4, RESPONSES) for baseline in ("rloo", OURS)
-)
 RLOO = ROWS[0]
-RIVALS = {"rloo": "RLOO's", OURS: "the paper's"}
+RIVALS = {"rloo": "RLOO's", "gradient_weighted": "the paper's"}
 
 
 def logit_moments(name: str, place: Place) -> Iterator[Figure]:
@@ -140,27 +128,6 @@ def runs_figures(runs: Runs, rows: Sequence[Row], task: str, horizon: int) -> It
         yield Figure(f"{case.name}: reward of the first step", 100 * mean(one.reward[0] for one in records), "%")
 
 
-def dialogue_figures(runs: Runs) -> Iterator[Figure]:
-    """Of each run that is there: of its first and last quarter the reward, and its second moment."""
-    for case in map(dialogues, ON_DIALOGUES):
-        with suppress(MissingRunError):
-            (run,) = runs.of(case, SEEDS[:1])
-            yield Figure(f"{case.name}: reward of the first quarter", 100 * mean(run.reward[: case.steps // 4]), "%")
-            yield Figure(f"{case.name}: late reward", 100 * late(run), "%")
-            yield Figure(f"{case.name}: area", 100 * area(run), "%")
-            yield Figure(f"{case.name}: late entropy", last_quarter(run.entropy), "nats")
-            yield Figure(f"{case.name}: second moment", run.second_moment / run.rloo, "× RLOO on the same rollouts")
-
-
-def dialogues(row: Row) -> Case:
-    return Case("dialogsum_cpu", row, horizon_of(DIALOGUE_STEPS, row))
-
-
-def horizon_of(steps: int, row: Row) -> int:
-    """Full steps that have as many responses."""
-    return steps * row.prompts * row.group // (FULL * GROUP)
-
-
 def kept_moments(path: Path) -> Iterator[Figure]:
     lines = path.read_text().splitlines() if path.exists() else []
     for figure in (json.loads(line) for line in lines):
@@ -171,7 +138,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", default="1/1", metavar="K/N", help="of the runs")
     parser.add_argument("--moments", choices=TASKS, help="of this task, in place of runs")
-    parser.add_argument("--dialogues", action="store_true", help="in place of runs on sums")
     parser.add_argument("--untrained", action="store_true", help="moments of the published model alone")
     parser.add_argument("--responses", type=int, default=256, help="of moments, to each prompt")
     parser.add_argument("--kept", action="store_true", help="make none")
@@ -193,20 +159,16 @@ def main() -> None:
                 lines.write(json.dumps(asdict(figure)) + "\n")
         if asked.moments:
             return
-    horizon = horizon_of(steps, rows[0])
+    horizon = steps * PROMPTS * RESPONSES // (FULL * GROUP)
     runs = Runs(path, SEEDS[:1], ("data.held_out.size=8",) if asked.quick else ())
     share, shares = map(int, asked.share.split("/"))
-    if asked.dialogues:
-        for row in ON_DIALOGUES[share - 1 :: shares]:
-            runs.of(dialogues(row), SEEDS[:1])
-        return
     for row in () if asked.kept else rows[share - 1 :: shares]:
         runs.of(Case(task, row, horizon), SEEDS)
     if asked.kept or shares == 1:
         if not asked.quick and kept.lines_of(path).exists():
             kept.fold(path)
         runs.makes = False
-        write(path.stem, [*kept_moments(found), *runs_figures(runs, rows, task, horizon), *dialogue_figures(runs)])
+        write(path.stem, [*kept_moments(found), *runs_figures(runs, rows, task, horizon)])
 
 
 if __name__ == "__main__":
