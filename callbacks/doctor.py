@@ -18,6 +18,7 @@ from oblr.doctor.diagnosis import diagnose, lines
 from oblr.doctor.reading import MOST
 from oblr.gradnorm.loaded import is_sharded
 from oblr.kinds import Count
+from oblr.policy.method import takes_plain_steps
 from oblr.policy.step import PolicyModule
 from oblr.run.ranks import of_run
 from oblr.run.terminal import say
@@ -60,7 +61,7 @@ class Doctor(Observer):
             return
         step = trainer.current_epoch + 1
         told = policy.run.get("config", {}).get("eta0")
-        self.steps.append(record(stats, step, plain(policy), alike(policy), onward, told))
+        self.steps.append(record(stats, step, takes_plain_steps(policy.make_optimizer), alike(policy), onward, told))
         for one in diagnose(list(self.steps)) if step % self.every == 0 else ():
             if one.kind == "illness" and one.name not in self.said:
                 self.said.add(one.name)
@@ -103,7 +104,7 @@ class Ways:
         self.sharded = any(map(is_sharded, names))
         rank = of_run().rank if self.sharded else 0
         seeds = [f"{rank} {self.count + later}" for later in range(2)]
-        by_gradients = plain(policy)
+        by_gradients = takes_plain_steps(policy.make_optimizer)
         this = Gradient.of(names, PROJECTIONS, seeds, with_places=not by_gradients)
         if self.last is not None:
             way = {name: -g for name, g in self.last.items()} if by_gradients else moved(self.last, this.places)
@@ -114,12 +115,6 @@ class Ways:
         """The cosine that the last :meth:`look` found, once; None where there is none."""
         found, self.onward = self.onward, None
         return found
-
-
-def plain(policy: PolicyModule) -> bool:
-    """Whether updates are ``−η ĝ``."""
-    optimizer = policy.optimizers().optimizer  # type: ignore[union-attr]
-    return isinstance(optimizer, torch.optim.SGD) and not optimizer.param_groups[0]["momentum"]
 
 
 def record(
@@ -133,7 +128,7 @@ def record(
     """The record of a step that the doctor reads. It has the texts of this rank's responses alone.
 
     Args:
-        plain, alike: see :func:`plain` and :func:`callbacks.rollouts.alike`.
+        plain, alike: see :func:`~oblr.policy.method.takes_plain_steps` and :func:`callbacks.rollouts.alike`.
         onward, eta0: see :class:`~oblr.statistics.log.StepRecord`.
     """
     return StepRecord(

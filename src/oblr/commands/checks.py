@@ -17,7 +17,7 @@ from oblr.policy.adapter import LoRA
 from oblr.policy.export import try_export
 from oblr.policy.fit import check_vocabulary, check_weights, without_numbers
 from oblr.policy.loading import load_config
-from oblr.policy.method import optimizer_of
+from oblr.policy.method import optimizer_of, takes_plain_steps
 from oblr.policy.positions import check_lengths
 from oblr.policy.step import PolicyModule
 from oblr.run.checkpoint import meta, shapes
@@ -313,8 +313,8 @@ def check_batch(
 
 def check_steps(schedule: Schedule, make_optimizer: Callable[..., torch.optim.Optimizer]) -> None:
     """Whether the optimizer makes of a gradient the step that the schedule reckons with."""
-    kind, told = optimizer_of(make_optimizer)
-    if schedule.needs_plain_steps and (kind is not torch.optim.SGD or told):
+    if schedule.needs_plain_steps and not takes_plain_steps(make_optimizer):
+        kind, told = optimizer_of(make_optimizer)
         with_what = " with " + ", ".join(f"{name} {value}" for name, value in told.items()) if told else ""
         raise SettingError(
             "schedule",

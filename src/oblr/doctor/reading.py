@@ -155,6 +155,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _plain(settings: dict[str, Any]) -> bool:
-    """Whether the run's optimizer is SGD without momentum."""
+    """Whether the run's optimizer is SGD that is told nothing but a rate."""
     optimizer = settings.get("optimizer") or {}
-    return optimizer.get("_target_") == "torch.optim.SGD" and not optimizer.get("momentum")
+    told = (value for name, value in optimizer.items() if name not in ("_target_", "_partial_", "lr"))
+    return optimizer.get("_target_") == "torch.optim.SGD" and not any(told)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from oblr.policy.step import PolicyModule
 
 
@@ -14,6 +16,12 @@ def optimizer_of(make: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
     """
     told = {name: value for name, value in getattr(make, "keywords", {}).items() if name != "lr" and value}
     return getattr(make, "func", make), told
+
+
+def takes_plain_steps(make: Callable[..., Any]) -> bool:
+    """Whether updates are ``−η ĝ``: those of SGD that is told nothing but a rate."""
+    kind, told = optimizer_of(make)
+    return kind is torch.optim.SGD and not told
 
 
 def in_words(policy: PolicyModule) -> dict[str, str]:

@@ -75,7 +75,7 @@ class StepRecord:
             it went too far; under ``−η ĝ`` it is ``turn``.
         estimated: whether norms of groups and alignments are unbiased estimates from random projections; all other
             numbers are exact.
-        plain: whether it was ``−η ĝ``, as under SGD without momentum.
+        plain: whether it was ``−η ĝ``, as under SGD without momentum or weight decay.
         age: steps since the weights that its responses were sampled with, where they are meant to be old.
         layers: share of each layer in ``Σ_i ‖g_i‖²``, by its name.
     """
