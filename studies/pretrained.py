@@ -10,10 +10,6 @@
   factor of two apart, by late reward on the first of three seeds; differences to RLOO are taken seed by seed, with
   Student's 95 % interval.
 
-- **Dialogues** (``--dialogues``): 60 steps of 4 prompts × 8 responses, paid by ROUGE-L; the paper's baseline and RLOO, on
-  one seed, with steps of one length, which need no rate of their own where rewards differ less. Of 500 dialogues in
-  ``.cache/dialogsum.jsonl`` the first 436 are trained on, and 64 in ``.cache/dialogsum_held_out.jsonl`` are not.
-
 In bfloat16 beside float32 weights, as large models are trained; vLLM samples the responses. Runs and moments are kept
 beside ``studies/results/pretrained.parquet``: a second call goes on where the first was stopped. A run takes a quarter
 of an hour of a CPU; shares, each of other baselines, can run side by side. ``--kept`` writes what is there.
@@ -47,11 +43,10 @@ from oblr.policy.model import PolicyModel
 RUNS = ROOT / "studies" / "results" / "pretrained.parquet"
 STEPS, PROMPTS, RESPONSES, SEEDS = 60, 8, 4, (1, 2, 3)
 #: Of every run.
-MIXED = (
-    *("rollout.reward_pool.trust=true", "trainer.precision=bf16-mixed"),
-    *("policy.logprob_gap_mean=0.1", "policy.logprob_gap_p99=1"),
+COMMON = (
+    *("schedule=linear_clipped", "rollout.reward_pool.trust=true"),
+    *("trainer.precision=bf16-mixed", "policy.logprob_gap_mean=0.1", "policy.logprob_gap_p99=1"),
 )
-COMMON = ("schedule=linear_clipped", *MIXED)
 SUMS = ("data.train.params={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 2}", "data.held_out.size=64")
 #: By experiment, with what is not its own.
 TASKS = {"smollm2_cpu": SUMS, "dialogsum_cpu": ()}
