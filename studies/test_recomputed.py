@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import recomputed
 from measured import results
-from recomputed import RESULTS, claims, counted, interval, measured, rows_of, table
+from recomputed import RESULTS, claims, counted, interval, measured, rows_of, table, with_second_rates
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return rows_of("contest.parquet")
+    return with_second_rates(rows_of("contest.parquet"))
 
 
 def test_nothing_of_the_tables_code_is_used():

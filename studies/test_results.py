@@ -265,6 +265,27 @@ def test_schedules_and_optimizers_over_25_steps():
     assert all(reward(runs(Case("pocket", ADAMW, 25), 5e-4, seed)) < 0.6 for seed in runs.tuning_seeds)
 
 
+def test_rivals_from_elsewhere_and_penalties_are_not_ahead_over_25_steps():
+    adamw = [f"{rate}, optimizer=clipped_adamw" for rate in ("constant", "linear", "linear, warm_up=3", "cosine")]
+    assert signs(f"{AT_25}{OURS}, timed", "noise_linear's", "late reward", "area") == "=-"
+    for name in adamw:
+        assert signs(f"{AT_25}{OURS}, {name}", "noise_linear's", "late reward", "area") == "=-"
+    penalised = [f"noise_linear, kl=k3, kl.coefficient={beta}" for beta in (0.01, 0.1)]
+    for name in ("linear, optimizer=gated_sgd", "noise_linear, loss=vl_norm", *penalised):
+        assert signs(f"{AT_25}{OURS}, {name}", "noise_linear's", "late reward", "area") == "--"
+    assert signs(f"{AT_25}group_mean_std, noise_linear", "noise_linear's", "late reward", "area") == "-="
+
+
+def test_under_the_snr_at_one_rate_rloo_is_behind_and_usual_rates_are_too_small():
+    assert signs(f"{AT_25}rloo, snr, estimator=ema, eta0=0.03", "snr's", "late reward", "area") == "--"
+    assert value(f"{AT_25}{OURS}, snr, estimator=ema: η₀") == 0.03
+    assert value(f"{AT_25}rloo, snr, estimator=ema: late reward") < 70
+    dropped = [
+        value(f"{AT_25}{OURS}, constant, lr={rate}: dropped, behind the constant rate by") for rate in (0.005, 0.001)
+    ]
+    assert 5 < dropped[0] < dropped[1]
+
+
 def test_what_broke_down_over_300_steps():
     """Of cosine's two runs at its rate for 100 steps one; of the default's none, and one of two at twice its rate."""
     runs = Runs(CONTEST, makes=False)
