@@ -4,7 +4,10 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from composing import composed
 from doctored import run
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from step_statistics import Policy, Run, make_statistics
 
 from callbacks.doctor import record
@@ -13,6 +16,7 @@ from oblr.batch.types import RolloutBatch
 from oblr.doctor import reading
 from oblr.doctor.reading import ours, read
 from oblr.errors import SettingError
+from oblr.policy.method import takes_plain_steps
 from oblr.statistics.log import STATISTICS, Response, StepRecord, append
 
 
@@ -63,7 +67,7 @@ def test_a_folder_of_something_else(tmp_path):
         read(tmp_path)
 
 
-def of_run(folder, optimizer="torch.optim.SGD"):
+def of_run(folder, optimizer="{_target_: torch.optim.SGD}"):
     """A run of this program of two steps, without a run; its only rank has both of the groups that are live."""
     found = make_statistics()
     stats = make_statistics(
@@ -79,7 +83,7 @@ def of_run(folder, optimizer="torch.optim.SGD"):
     )
     stats.finished = stats.batch.finished  # which rows are told by
     stats.coefficients = stats.ratios * stats.advantages.abs() / 2
-    (folder / "config.yaml").write_text(f"eta0: 0.3\noptimizer: {{_target_: {optimizer}}}\n")
+    (folder / "config.yaml").write_text(f"eta0: 0.3\noptimizer: {optimizer}\n")
     log, trainer = RolloutLog(str(folder / "rollouts")), Run()
     log.on_train_start(trainer, None)
     for step in range(2):
@@ -102,6 +106,13 @@ def test_a_run_of_this_program_is_read_as_its_callback_saw_it(tmp_path):
         assert asdict(one) == pytest.approx(asdict(other))
 
 
+@pytest.mark.parametrize("told", ["", "+optimizer.momentum=0.9", "+optimizer.weight_decay=0.1", "optimizer=adamw"])
+def test_a_run_and_its_folder_agree_on_whether_its_steps_are_plain(tmp_path, told):
+    cfg = composed("experiment=pocket", *told.split()).optimizer
+    of_run(tmp_path, json.dumps(OmegaConf.to_container(cfg)))
+    assert {step.plain for step in read(tmp_path)} == {takes_plain_steps(instantiate(cfg))} == {not told}
+
+
 def test_the_parts_of_the_gradient(tmp_path):
     stats = of_run(tmp_path)
     parts = torch.tensor([one.gradient_square for one in read(tmp_path)[0].responses], dtype=torch.float64).view(2, 2)
@@ -109,7 +120,7 @@ def test_the_parts_of_the_gradient(tmp_path):
 
 
 def test_updates_that_are_not_minus_the_gradient(tmp_path):
-    of_run(tmp_path, "torch.optim.AdamW")
+    of_run(tmp_path, "{_target_: torch.optim.AdamW}")
     assert not read(tmp_path)[0].plain
 
 
