@@ -132,7 +132,7 @@ def test_steps_of_one_length_are_ahead_on_sums_and_with_a_prior_of_all_rows():
     rivals = ("normalised SGD's", "the prior's", "noise_linear's", "linear_clipped's")
     assert [sign(best, rival) for rival in rivals] == ["+"] * 4
     assert {value(f"{best}: seeds whose late reward is ahead of {rival}") for rival in rivals} == {10}
-    assert sign(f"{SUMS}linear_clipped, baseline.prior=past", "normalised SGD's with the prior") == "-"
+    assert sign(f"{SUMS}{OURS}, linear_clipped, baseline.prior=past", "normalised SGD's with the prior") == "-"
     rows = [name for name in results("contest") if name.startswith(SUMS) and name.endswith(": late reward")]
     assert max(rows, key=value) == f"{best}: late reward"
     rare = f"pocket_rare, 100 steps, {OURS}, normalised"
