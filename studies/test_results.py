@@ -15,12 +15,14 @@ from results import (
     FIVE,
     LINEAR_CLIPPED,
     NONE,
+    NORMALISED_PRIOR,
     PARTS,
     PENALTY,
     PRIOR,
     RIVAL,
     SHORT,
 )
+from training import composed
 
 RIVALS = ("the constant rate's", "cosine's")
 MEASURES = ("final accuracy", "late reward", "area")
@@ -133,11 +135,21 @@ def test_steps_of_one_length_are_ahead_on_sums_and_with_a_prior_of_all_rows():
     assert [sign(best, rival) for rival in rivals] == ["+"] * 4
     assert {value(f"{best}: seeds whose late reward is ahead of {rival}") for rival in rivals} == {10}
     assert sign(f"{SUMS}{OURS}, linear_clipped, baseline.prior=past", "normalised SGD's with the prior") == "-"
-    rows = [name for name in results("contest") if name.startswith(SUMS) and name.endswith(": late reward")]
-    assert max(rows, key=value) == f"{best}: late reward"
     rare = f"pocket_rare, 100 steps, {OURS}, normalised"
     assert [sign(rare, rival) for rival in ("noise_linear's", "linear_clipped's")] == ["+", "="]
     assert sign(best, "normalised SGD's of 146 steps") == "="
+
+
+@pytest.mark.parametrize(
+    ("task", "row"), [("pocket", NORMALISED_PRIOR), *((task, PRIOR) for task in (*SHORT[1:], PENALTY))]
+)
+def test_an_experiment_is_the_row_that_ended_best_on_its_task(task, row):
+    start = f"{task}, 100 steps, "
+    rows = [name for name in results("contest") if name.startswith(start) and name.endswith(": late reward")]
+    assert max(rows, key=value) == f"{start}{row.name}: late reward"
+    own, named = (composed(["paths.output_dir=unused", *more], task) for more in ((), row.overrides))
+    assert (own.baseline, own.schedule) == (named.baseline, named.schedule)
+    assert own.eta0 == value(f"{start}{row.name}: η₀")
 
 
 def test_opo_ties_with_the_default_and_is_ahead_of_rloo_under_its_rate():
