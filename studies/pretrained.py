@@ -13,7 +13,7 @@
 In bfloat16 beside float32 weights, as large models are trained; vLLM samples the responses. Runs and moments are kept
 beside ``studies/results/pretrained.parquet``: a second call goes on where the first was stopped. A run takes a quarter
 of an hour of a CPU; shares, each of other baselines, can run side by side. ``--kept`` writes what is there.
-``--quick``: four steps of the pocket policy.
+``--quick``: two steps of the pocket policy.
 """
 
 import argparse
@@ -141,8 +141,8 @@ def main() -> None:
     asked = parser.parse_args()
     path, task, steps, rows = RUNS, "smollm2_cpu", STEPS, ROWS
     if asked.quick:
-        path, task, steps = RUNS.with_name("pretrained-quick.parquet"), SHORT, 4
-        rows = tuple(replace(row, rate=None) for row in ROWS[:2])
+        path, task, steps = RUNS.with_name("pretrained-quick.parquet"), SHORT, 2
+        rows = tuple(replace(row, rate=None, group=GROUP) for row in ROWS[:2])
     found = path.with_name(f"moments-{path.stem}.jsonl")
     if asked.quick:
         kept.lines_of(path).unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def main() -> None:
                 lines.write(json.dumps(asdict(figure)) + "\n")
         if asked.moments:
             return
-    horizon = steps * PROMPTS * RESPONSES // (FULL * GROUP)
+    horizon = steps * rows[0].prompts * rows[0].group // (FULL * GROUP)
     runs = Runs(path, SEEDS[:1], ("data.held_out.size=8",) if asked.quick else ())
     share, shares = map(int, asked.share.split("/"))
     for row in () if asked.kept else rows[share - 1 :: shares]:
